@@ -1,0 +1,129 @@
+"""A frozen bundle of frames, with where each row came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import polars as pl
+
+from infer_diag import schema
+
+
+@dataclass(frozen=True)
+class Clock:
+    """One clock of a source: `outer` is a collector's stamp in front of the record, `inner` the engine's own.
+
+    `zone` is null where the stamps name none; `offset_s` is this clock minus the inner one; `year_known` is false where
+    the stamps print no year and no other clock supplies it.
+    """
+
+    where: str
+    example: str
+    zone: str | None = None
+    offset_s: float | None = None
+    spread_s: float | None = None
+    year_known: bool = True
+    date_known: bool = True
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file that was read."""
+
+    path: str
+    format: str
+    engine: str
+    engine_version: str | None = None
+    lines: int = 0
+    unknown_lines: int = 0
+    rejected_lines: int = 0
+    cut: bool = False
+    size_bytes: int = 0
+    sha256: str | None = None
+    first_time: datetime | None = None
+    last_time: datetime | None = None
+    clocks: tuple[Clock, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def dated(self) -> bool:
+        """Whether the times of this source carry a real date."""
+        return bool(self.clocks) and any(clock.year_known and clock.date_known for clock in self.clocks)
+
+
+def _frame(name: str) -> pl.DataFrame:
+    return field(default_factory=schema.FRAMES[name].create_empty)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One observation of one engine: the frames of `infer_diag.schema`, each empty where no source has it."""
+
+    sources: tuple[Source, ...] = ()
+    starts: pl.DataFrame = _frame("starts")
+    phases: pl.DataFrame = _frame("phases")
+    progress: pl.DataFrame = _frame("progress")
+    incidents: pl.DataFrame = _frame("incidents")
+    requests: pl.DataFrame = _frame("requests")
+    engine_samples: pl.DataFrame = _frame("engine_samples")
+    engine_steps: pl.DataFrame = _frame("engine_steps")
+    gpu_samples: pl.DataFrame = _frame("gpu_samples")
+    allocator_events: pl.DataFrame = _frame("allocator_events")
+    blocks: pl.DataFrame = _frame("blocks")
+    kv_blocks: pl.DataFrame = _frame("kv_blocks")
+    kernels: pl.DataFrame = _frame("kernels")
+    deployments: pl.DataFrame = _frame("deployments")
+    rejected: pl.DataFrame = _frame("rejected")
+
+    def replace(self, **changes: object) -> Recording:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def rows(self) -> dict[str, int]:
+        """Rows of every frame that has any, in the order of the schema."""
+        return {name: len(frame) for name in schema.FRAMES if len(frame := getattr(self, name))}
+
+    def evidence(self, source_id: int, line: int) -> str:
+        """`path:line` of a row."""
+        return f"{self.sources[source_id].path}:{line}"
+
+    def __repr__(self) -> str:
+        files = ", ".join(source.path for source in self.sources[:3]) + (" …" if len(self.sources) > 3 else "")
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.rows().items()) or "no rows"
+        return f"Recording({files or 'no source'}: {counts})"
+
+
+def combine(recordings: Iterable[Recording]) -> Recording:
+    """One recording out of several: rows in order, `source_id` shifted, start ids made unique by their order."""
+    parts = list(recordings)
+    if len(parts) == 1:
+        return parts[0]
+    frames: dict[str, list[pl.DataFrame]] = {name: [] for name in schema.FRAMES}
+    sources: list[Source] = []
+    starts = 0
+    for part in parts:
+        for name in schema.FRAMES:
+            frame: pl.DataFrame = getattr(part, name)
+            if frame.is_empty():
+                continue
+            frame = frame.with_columns(pl.col("source_id") + pl.lit(len(sources), pl.UInt32))
+            if "start_id" in frame.columns and starts:
+                frame = frame.with_columns(_renumbered(starts))
+            frames[name].append(frame)
+        sources += part.sources
+        starts += len(part.starts)
+    whole = {name: pl.concat(found) for name, found in frames.items() if found}
+    return Recording(sources=tuple(sources), **whole)  # type: ignore[arg-type]
+
+
+def start_id(number: int) -> str:
+    """The name of the start with this 0-based number: `start-1` is the first one."""
+    return f"start-{number + 1}"
+
+
+def _renumbered(shift: int) -> pl.Expr:
+    number = pl.col("start_id").str.strip_prefix("start-").cast(pl.Int64) + shift
+    return ("start-" + number.cast(pl.String)).alias("start_id")

@@ -1,0 +1,101 @@
+"""The frames that attribution returns, declared once beside those of `infer_diag.schema`.
+
+Seconds count from the begin of the start (`begin_s` 0) or of the recording. A value that the logs cannot tell is null.
+"""
+
+from __future__ import annotations
+
+import dataframely as dy
+
+from infer_diag.schema import PHASES, STATUSES
+
+OUTCOMES = ("ready", "failed", "unfinished", "unknown")
+
+
+class StartSummary(dy.Schema):
+    """One row per start."""
+
+    start_id = dy.String(primary_key=True)
+    replica = dy.String(nullable=True)
+    outcome = dy.Enum(OUTCOMES)
+    span_s = dy.Float64(nullable=True, min=0, description="earliest known begin to last stamp; null without stamps")
+    hold_s = dy.Float64(nullable=True, min=0, description="acquire to ready; null unless both are in the logs")
+    unlogged_s = dy.Float64(nullable=True, min=0, description="sum of the silent gaps")
+    compile_cache = dy.Enum(("hit", "miss"), nullable=True)
+    engine_cache = dy.Enum(("hit", "miss"), nullable=True)
+    weights_cache = dy.Enum(("hit", "miss"), nullable=True)
+    done_count = dy.UInt32(nullable=True, description="progress of a load that was still running")
+    total_count = dy.UInt32(nullable=True)
+    seconds_each_s = dy.Float64(nullable=True, min=0, description="pace of the parts that still had to be read")
+    predicted_total_s = dy.Float64(nullable=True, min=0, description="length of the whole load at that pace")
+
+
+class StartPhases(dy.Schema):
+    """One row per phase and rank of a start, and one with `rank` null per phase for the wall clock of the whole start.
+
+    Wall clock: union of the ranks' intervals; without stamps the slowest rank of a barrier phase.
+    """
+
+    start_id = dy.String()
+    phase = dy.Enum(PHASES)
+    rank = dy.String(nullable=True)
+    inside = dy.Enum(PHASES, nullable=True)
+    begin_s = dy.Float64(nullable=True)
+    end_s = dy.Float64(nullable=True)
+    duration_s = dy.Float64(nullable=True, min=0, description="null: visible, but its length is not")
+    lower_s = dy.Float64(nullable=True, min=0)
+    upper_s = dy.Float64(nullable=True, min=0)
+    status = dy.Enum(STATUSES)
+    chosen = dy.Bool(description="false: a value that conflicts with the one that phases_s holds")
+    source_id = dy.UInt32()
+    lines = dy.List(dy.UInt32(), description="evidence")
+
+
+class StartSlices(dy.Schema):
+    """The exclusive parts of a start, in order: their durations add up to its span exactly (whole microseconds)."""
+
+    start_id = dy.String()
+    begin_s = dy.Float64(nullable=True, description="null where the log has no stamps and the place is unknown")
+    duration_s = dy.Float64(min=0)
+    phase = dy.Enum(PHASES, nullable=True, description="deepest active phase; null in a gap")
+    after = dy.String(nullable=True, description="gap: what ended before it")
+    before = dy.String(nullable=True, description="gap: what began after it")
+    inside = dy.Enum(PHASES, nullable=True, description="gap: the phase that encloses it, if one does")
+    reason = dy.Enum(("silent", "cut"), nullable=True, description="gap: nothing was printed, or text is missing")
+    source_id = dy.UInt32()
+    lines = dy.List(dy.UInt32(), description="evidence: the phase's lines, or those around the gap")
+
+
+class SampleStats(dy.Schema):
+    """One row per measure of the serving samples."""
+
+    measure = dy.Enum(("output_tokens_per_s", "prompt_tokens_per_s", "running", "waiting", "kv_usage_ratio"))
+    first = dy.Float64()
+    last = dy.Float64()
+    min = dy.Float64()
+    mean = dy.Float64()
+    max = dy.Float64()
+
+
+class RequestStats(dy.Schema):
+    """One row per measure of the requests: linear quantiles over those that have it."""
+
+    measure = dy.Enum(("queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s", "prompt_tokens", "output_tokens"))
+    request_count = dy.UInt32()
+    mean = dy.Float64()
+    p50 = dy.Float64()
+    p95 = dy.Float64()
+    max = dy.Float64()
+
+
+class StepKinds(dy.Schema):
+    """One row per kind of engine step that occurs."""
+
+    kind = dy.Enum(("prefill", "decode", "mixed", "idle"))
+    step_count = dy.UInt32()
+    duration_s = dy.Float64(description="sum over the steps")
+    prefill_tokens = dy.UInt64()
+    decode_tokens = dy.UInt64()
+    mean_batch_count = dy.Float64(description="requests per step")
+    source_id = dy.UInt32()
+    lines = dy.List(dy.UInt32(), description="evidence: the longest steps of the kind, three at most")
