@@ -1,0 +1,150 @@
+"""The command `infer-diag`: the verbs of the Python surface, for shells, CI and tools outside Python.
+
+Standard output holds the answer and nothing else; progress and errors go to standard error, an error as one line.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from infer_diag import __version__, samples
+from infer_diag.errors import DiagError
+
+if TYPE_CHECKING:
+    from infer_diag.diagnose import Diagnosis
+
+EXIT_UNREADABLE = 2
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+app = typer.Typer(
+    help="Why an LLM deployment costs what it costs, from the logs that it already writes.",
+    epilog="\b\nExample:\n  infer-diag diagnose server.log",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Paths = Annotated[
+    list[str], typer.Argument(metavar="PATH...", help="Log files, folders, globs, or shipped samples (sample:NAME).")
+]
+Format = Annotated[str | None, typer.Option(help="Read every file as this format; see `infer-diag formats`.")]
+Year = Annotated[int | None, typer.Option(help="Year of stamps that print none.")]
+Zone = Annotated[str | None, typer.Option("--tz", help="Time zone of stamps that name none, such as Asia/Shanghai.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail at the first line that breaks the rules of its format.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the answer and errors.")]
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"infer-diag {__version__}")
+        raise typer.Exit
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  infer-diag diagnose server.log\n"
+    "  infer-diag diagnose logs/ --json\n"
+    "  infer-diag diagnose pod.log.gz --year 2026 --tz Asia/Shanghai --html report.html\n"
+    "  infer-diag diagnose sample:captured/two_starts"
+)
+def diagnose(
+    paths: Paths,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as one JSON document.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report to this file too.")] = None,
+    format: Format = None,
+    year: Year = None,
+    tz: Zone = None,
+    strict: Strict = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say where the time goes, with the log lines behind every number.
+
+    Exit status: 0 with or without findings, 2 when nothing in PATH could be read.
+    """
+    diagnosis = _diagnosed(paths, format, year, tz, strict, quiet)
+    if html is not None:
+        _write(diagnosis, html, quiet)
+    if as_json:
+        typer.echo(diagnosis.to_json())
+    elif sys.stdout.isatty():
+        _print_coloured(_CONTROL.sub("�", diagnosis.text()))
+    else:
+        typer.echo(_CONTROL.sub("�", diagnosis.text()))
+
+
+@app.command(epilog="\b\nExample:\n  infer-diag report logs/ --out report.html")
+def report(
+    paths: Paths,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path("report.html"),
+    format: Format = None,
+    year: Year = None,
+    tz: Zone = None,
+    strict: Strict = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the diagnosis as one HTML file that needs no network."""
+    _write(_diagnosed(paths, format, year, tz, strict, quiet), out, quiet)
+
+
+@app.command()
+def formats() -> None:
+    """List the log formats that can be read."""
+    from infer_diag.loaders import FORMATS
+
+    width = max(map(len, FORMATS))
+    for name, about in FORMATS.items():
+        typer.echo(f"{name:{width}}  {about}")
+
+
+@app.command("samples")
+def list_samples() -> None:
+    """List the recorded logs that are shipped."""
+    names = samples.names()
+    width = max(map(len, names), default=0)
+    for name in names:
+        typer.echo(f"sample:{name:{width}}  {samples.about(name)}".rstrip())
+
+
+def main() -> None:
+    """Run the command line; what infer_diag raises on purpose becomes one line on standard error."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        app()
+    except DiagError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'file'}: {error.strerror or error}")
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"infer-diag: {_CONTROL.sub('�', message)}", err=True)
+    raise SystemExit(EXIT_UNREADABLE)
+
+
+def _diagnosed(
+    paths: list[str], format: str | None, year: int | None, tz: str | None, strict: bool, quiet: bool
+) -> Diagnosis:
+    from infer_diag.diagnose import diagnose as diagnose_recording
+    from infer_diag.loaders import load
+
+    progress = sys.stderr.isatty() and not quiet
+    return diagnose_recording(load(*paths, format=format, year=year, tz=tz, strict=strict, progress=progress))
+
+
+def _write(diagnosis: Diagnosis, path: Path, quiet: bool) -> None:
+    from infer_diag.report import report as write_report
+
+    write_report(diagnosis, path)
+    if not quiet:
+        typer.echo(f"report: {path.resolve()}", err=True)
