@@ -80,7 +80,9 @@ class SampleStats(dy.Schema):
 class RequestStats(dy.Schema):
     """One row per measure of the requests: linear quantiles over those that have it."""
 
-    measure = dy.Enum(("queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s", "prompt_tokens", "output_tokens"))
+    measure = dy.Enum(
+        ("queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s", "prompt_tokens", "output_tokens")
+    )
     request_count = dy.UInt32()
     mean = dy.Float64()
     p50 = dy.Float64()
@@ -99,3 +101,31 @@ class StepKinds(dy.Schema):
     mean_batch_count = dy.Float64(description="requests per step")
     source_id = dy.UInt32()
     lines = dy.List(dy.UInt32(), description="evidence: the longest steps of the kind, three at most")
+
+
+class StepBins(dy.Schema):
+    """One row per interval of the recording and kind of engine step that ends in it."""
+
+    time = dy.Datetime(time_unit="us", time_zone="UTC", description="middle of the interval")
+    width_s = dy.Float64(min=0, description="length of the interval")
+    kind = dy.Enum(("prefill", "decode", "mixed", "idle"))
+    step_count = dy.UInt32()
+    duration_s = dy.Float64(min=0, description="sum over the steps")
+
+
+class StepRates(dy.Schema):
+    """One row per interval of the recording; null rates where no step ends in it."""
+
+    time = dy.Datetime(time_unit="us", time_zone="UTC", description="middle of the interval")
+    prompt_tokens_per_s = dy.Float64(nullable=True, min=0)
+    output_tokens_per_s = dy.Float64(nullable=True, min=0)
+
+
+class StepSizes(dy.Schema):
+    """One row per kind of engine step and range of batch sizes: linear quantiles of the step's duration."""
+
+    kind = dy.Enum(("prefill", "decode", "mixed", "idle"))
+    batch_count = dy.UInt32(description="smallest batch of the range, in requests")
+    step_count = dy.UInt32()
+    p50_duration_s = dy.Float64(min=0)
+    p95_duration_s = dy.Float64(min=0)

@@ -1,0 +1,113 @@
+"""Files to recordings: `load` finds out what each file is and reads it into the frames of `infer_diag.schema`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from infer_diag.errors import DiagError, SourceError, UnknownNameError
+from infer_diag.loaders import engine_log, sglang, vllm
+from infer_diag.loaders.files import LogFile, find
+from infer_diag.loaders.sniff import is_binary, sniffed
+from infer_diag.recording import Recording, combine
+
+_ENGINES = {"vllm": vllm.ENGINE, "sglang": sglang.ENGINE}
+
+FORMATS: dict[str, str] = {
+    "vllm": "vLLM text log, 0.2.7 to 0.32, V0 and V1: start-up, statistics, iterations, requests; also as JSON lines",
+    "sglang": "SGLang text log, 0.2 to 0.5: start-up, prefill and decode batches, retractions",
+}
+"""Formats that `load` reads, with one line about each."""
+
+
+def load(
+    *paths: str | Path,
+    format: str | None = None,
+    year: int | None = None,
+    tz: str | None = None,
+    strict: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Recording:
+    """One recording of the logs that the paths name.
+
+    Args:
+        paths: files, folders, globs, `sample:NAME` or fsspec URLs; compressed files are opened as they are.
+        format: name out of `FORMATS` to use instead of sniffing.
+        year: year of stamps that print none.
+        tz: time zone (IANA name) of stamps that name none.
+        strict: raise at the first damaged line instead of keeping it in `rejected`.
+        progress: called with (path, bytes read, bytes in all) as the reading goes on.
+
+    Raises:
+        SourceError: nothing in the paths could be read.
+        UnknownNameError: there is no such format.
+        LogFormatError: `strict` and a line is damaged.
+    """
+    if not paths:
+        raise SourceError("no path was given", hint="give a file, a folder, a glob or sample:NAME")
+    if format is not None and format not in _ENGINES:
+        raise UnknownNameError("format", format, FORMATS)
+    if tz is not None:
+        _check_zone(tz)
+    recordings, refused = [], []
+    for file in find(paths):
+        try:
+            recordings.append(_read(file, format, year, tz, strict, progress))
+        except SourceError as error:
+            refused.append(error)
+    if not recordings:
+        raise refused[0] if len(refused) == 1 else _none_read(paths, refused)
+    return combine(recordings)
+
+
+def _read(
+    file: LogFile,
+    format: str | None,
+    year: int | None,
+    tz: str | None,
+    strict: bool,
+    progress: Callable[[str, int, int], None] | None,
+) -> Recording:
+    head = file.head()
+    if not head.strip():
+        raise SourceError(f"{file.label} is empty", hint="check that the log was written and not rotated away")
+    if is_binary(head):
+        raise SourceError(f"{file.label} is a binary file, not a log", hint="give the server's text log")
+    name = format or sniffed(head)
+    if name is None:
+        first = head.strip().splitlines()[0][:60].decode("utf-8", "replace")
+        raise SourceError(
+            f"{file.label} is in no format that infer_diag reads (it begins {first!r})",
+            hint="infer-diag formats lists them; format= names one where you know better",
+        )
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(file.label, done, file.size_bytes)
+
+    recording = engine_log.load(file, _ENGINES[name], engine_log.Options(year, tz, strict, count))
+    if not recording.rows():
+        raise SourceError(
+            f"{file.label} looks like {name}, but none of its {recording.sources[0].lines} lines says anything of a start or of serving",
+            hint="give the engine's log from its start, at its default log level",
+        )
+    return recording
+
+
+def _check_zone(tz: str) -> None:
+    try:
+        ZoneInfo(tz)
+    except (KeyError, ValueError, OSError) as error:
+        raise DiagError(
+            f"there is no time zone named {tz[:60]!r}", hint="use an IANA name such as Asia/Shanghai"
+        ) from error
+
+
+def _none_read(paths: tuple[str | Path, ...], refused: list[SourceError]) -> SourceError:
+    listed = "; ".join(error.message for error in refused[:3])
+    named = ", ".join(map(str, paths[:3]))
+    return SourceError(f"nothing in {named} could be read: {listed}", hint="infer-diag formats lists what can be read")

@@ -1,0 +1,246 @@
+"""The way from a text log to a recording that the engines' loaders share; an engine brings tables and two functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import cast
+
+import dataframely as dy
+import numpy as np
+import polars as pl
+
+from infer_diag import redact, schema
+from infer_diag.errors import LogFormatError
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.observations import StartRule, observed
+from infer_diag.loaders.starts import segmented, start_frames
+from infer_diag.loaders.text.clock import FileClock
+from infer_diag.loaders.text.reader import Batch, TextFormat, TextReader
+from infer_diag.recording import Recording, Source
+
+Frames = dict[str, pl.DataFrame]
+
+_REJECTED_KEPT = 1000
+_PENDING_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What one engine's text log needs beyond the common way.
+
+    `identify` adds `replica` and `rank` to records (or to heads of dense lines); `serving` turns a batch into frames of
+    the schema (without `source_id`) plus `rejected`; `configured` reads `deployments` rows out of start-up records.
+    """
+
+    name: str
+    text: TextFormat
+    rules: tuple[StartRule, ...]
+    identify: Callable[[pl.DataFrame], pl.DataFrame]
+    serving: Callable[[Batch], Frames]
+    configured: Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the user wants a file read."""
+
+    year: int | None = None
+    tz: str | None = None
+    strict: bool = False
+    on_bytes: Callable[[int], None] = lambda _: None
+
+
+@dataclass
+class _Gathered:
+    """Frames of the batches so far."""
+
+    serving: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+    pending: list[pl.DataFrame] = field(default_factory=list)
+    observations: list[pl.DataFrame] = field(default_factory=list)
+    configuration: list[pl.DataFrame] = field(default_factory=list)
+    context: list[pl.DataFrame] = field(default_factory=list)
+    understood: int = 0
+    first_time: datetime | None = None
+    last_time: datetime | None = None
+
+
+def load(file: LogFile, engine: Engine, options: Options) -> Recording:
+    """One file as a recording.
+
+    Raises:
+        LogFormatError: `strict` and a line breaks a rule that claims it.
+    """
+    reader = TextReader(file, engine.text, FileClock(options.year, options.tz), options.on_bytes)
+    gathered = _Gathered()
+    for batch in reader.batches():
+        _gather(engine, batch, gathered)
+    _flush(engine, gathered)
+    return _recorded(engine, reader, gathered, options)
+
+
+def _gather(engine: Engine, batch: Batch, gathered: _Gathered) -> None:
+    batch.records = engine.identify(batch.records)
+    batch.dense = {name: engine.identify(rows) for name, rows in batch.dense.items()}
+    served = engine.serving(batch)
+    for name, frame in served.items():
+        if not frame.is_empty():
+            gathered.serving.setdefault(name, []).append(frame)
+    lines = pl.concat([frame["line"] for frame in served.values()] or [pl.Series("line", [], pl.UInt32)])
+    gathered.understood += lines.n_unique() if not lines.is_empty() else 0
+    rest = batch.records.filter(~pl.col("line").is_in(lines.unique().implode()))
+    gathered.pending.append(rest)
+    times = [frame["time"] for frame in (batch.records, *batch.dense.values()) if "time" in frame.columns]
+    known = pl.concat(times).drop_nulls() if times else pl.Series([], dtype=pl.Datetime("us", "UTC"))
+    if not known.is_empty():
+        gathered.first_time = min(filter(None, (gathered.first_time, cast(datetime, known.min()))))
+        gathered.last_time = max(filter(None, (gathered.last_time, cast(datetime, known.max()))))
+    if sum(map(len, gathered.pending)) > _PENDING_ROWS:
+        _flush(engine, gathered)
+
+
+def _flush(engine: Engine, gathered: _Gathered) -> None:
+    """Applies the start-up rules to the records gathered so far: once for many chunks, since there are many rules."""
+    if not gathered.pending:
+        return
+    records = pl.concat(gathered.pending)
+    gathered.pending.clear()
+    rows, damaged = observed(records, engine.rules)
+    gathered.observations.append(rows)
+    gathered.configuration.append(engine.configured(records))
+    gathered.context.append(records.select("line", "time", "replica"))
+    gathered.understood += rows["line"].n_unique()
+    if not damaged.is_empty():
+        gathered.serving.setdefault("rejected", []).append(damaged)
+
+
+def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: Options) -> Recording:
+    frames = {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in gathered.serving.items()}
+    frames |= {"observations": pl.concat(gathered.observations), "context": pl.concat(gathered.context)}
+    frames = _told_apart(frames)
+    if "requests" in frames:
+        frames["requests"] = _per_request(frames["requests"], gathered.first_time)
+    serving_lines = _serving_lines(frames)
+    starts = start_frames(segmented(frames.pop("observations"), serving_lines), frames.pop("context"), serving_lines)
+    for name, frame in starts.items():
+        frames[name] = pl.concat([frames[name], frame], how="diagonal_relaxed") if name in frames else frame
+    cuts = _cuts(reader)
+    if not cuts.is_empty():
+        frames["incidents"] = (
+            pl.concat([frames["incidents"], cuts], how="diagonal_relaxed") if "incidents" in frames else cuts
+        )
+    deployments = pl.concat(gathered.configuration, how="diagonal_relaxed")
+    frames["deployments"] = _per_start(deployments, starts.get("starts"), engine.name)
+    rejected = frames.get("rejected", pl.DataFrame(schema={"line": pl.UInt32, "rule": pl.String, "text": pl.String}))
+    _refuse_if_strict(reader.file, rejected, options)
+    source = _source(engine, reader, gathered, len(rejected), frames)
+    frames["rejected"] = rejected.head(_REJECTED_KEPT).with_columns(redact.redacted(pl.col("text").str.slice(0, 200)))
+    return Recording(sources=(source,), **_validated(frames))  # type: ignore[arg-type]
+
+
+def _serving_lines(frames: Frames) -> np.ndarray:
+    parts = [frames[name]["line"].to_numpy() for name in ("engine_samples", "engine_steps") if name in frames]
+    if "incidents" in frames:
+        parts.append(frames["incidents"].filter(pl.col("kind") == "response")["line"].to_numpy())
+    return np.unique(np.concatenate(parts)) if parts else np.array([], np.uint32)
+
+
+def _told_apart(frames: Frames) -> Frames:
+    """Replica names only where there are several: a lone one tells nothing apart."""
+    names = {
+        name for frame in frames.values() if "replica" in frame.columns for name in frame["replica"].unique().to_list()
+    }
+    if len(names - {None}) > 1:
+        return frames
+    unnamed = pl.lit(None, pl.String).alias("replica")
+    return {
+        name: frame.with_columns(unnamed) if "replica" in frame.columns else frame for name, frame in frames.items()
+    }
+
+
+def _per_request(rows: pl.DataFrame, first_time: datetime | None) -> pl.DataFrame:
+    """One row per request out of one per line; seconds since the file's first stamp."""
+    stamps = [name for name in ("arrival", "last_token") if name in rows.columns]
+    grouped = rows.group_by("request_id", maintain_order=True)
+    joined = grouped.agg(pl.col("line").first(), *[pl.col(name).drop_nulls().first() for name in stamps])
+    origin = pl.lit(first_time, pl.Datetime("us", "UTC"))
+    return joined.with_columns(
+        ((pl.col(name) - origin).dt.total_microseconds() / 1e6).alias(f"{name}_s") for name in stamps
+    ).drop(stamps)
+
+
+def _cuts(reader: TextReader) -> pl.DataFrame:
+    frame = pl.DataFrame({"line": reader.cut_lines}, schema={"line": pl.UInt32})
+    return frame.with_columns(pl.lit("cut").alias("kind"), pl.lit("text was left out here").alias("fields"))
+
+
+def _per_start(found: pl.DataFrame, starts: pl.DataFrame | None, engine: str) -> pl.DataFrame:
+    """One row per start: what its lines say of the configuration, the last word counting."""
+    if found.is_empty():
+        return found
+    if starts is not None and not starts.is_empty():
+        begins = starts.select("line", "start_id").sort("line").unique("line", keep="first", maintain_order=True)
+        found = found.sort("line").join_asof(begins.select("line", "start_id"), on="line")
+    else:
+        found = found.with_columns(pl.lit(None, pl.String).alias("start_id"))
+    values = [name for name in found.columns if name not in ("line", "start_id")]
+    told = found.group_by("start_id", maintain_order=True).agg(
+        pl.col("line").first(), *[pl.col(name).drop_nulls().last() for name in values]
+    )
+    return told.with_columns(pl.lit(engine).alias("engine"))
+
+
+def _refuse_if_strict(file: LogFile, rejected: pl.DataFrame, options: Options) -> None:
+    if options.strict and not rejected.is_empty():
+        row = rejected.sort("line").row(0, named=True)
+        raise LogFormatError(
+            f"{file.label}:{row['line']} is damaged: {redact.redact(row['text'])[:80]!r}, expected a line of {row['rule']!r}",
+            hint="read it without strict=True; the line is then kept in recording.rejected",
+        )
+
+
+def _source(engine: Engine, reader: TextReader, gathered: _Gathered, rejected: int, frames: Frames) -> Source:
+    version = (
+        frames["deployments"]["engine_version"].drop_nulls()
+        if "engine_version" in frames["deployments"].columns
+        else []
+    )
+    notes = list(reader.file.notes)
+    if reader.wrap_width:
+        notes.append(f"lines wrapped at {reader.wrap_width} characters were joined")
+    return Source(
+        path=reader.file.label,
+        format=engine.name,
+        engine=engine.name,
+        engine_version=version[-1] if len(version) else None,
+        lines=reader.lines,
+        unknown_lines=max(reader.lines - gathered.understood - rejected, 0),
+        rejected_lines=rejected,
+        cut=bool(reader.cut_lines) or reader.file.cut,
+        size_bytes=reader.file.size_bytes,
+        sha256=reader.file.sha256,
+        first_time=gathered.first_time,
+        last_time=gathered.last_time,
+        clocks=reader.clock.clocks(),
+        notes=tuple(notes),
+    )
+
+
+def _validated(frames: Frames) -> Frames:
+    """Frames of the schema; rows that break one of its rules are dropped, since they are no reading of their line."""
+    return {name: _conformed(frame, schema.FRAMES[name]) for name, frame in frames.items() if not frame.is_empty()}
+
+
+def _conformed(frame: pl.DataFrame, wanted: type[dy.Schema]) -> pl.DataFrame:
+    columns = wanted.create_empty().schema
+    given = frame.with_columns(pl.lit(0, pl.UInt32).alias("source_id"))
+    if "fields" in columns and "fields" in given.columns:
+        given = given.with_columns(redact.redacted(pl.col("fields")))
+    if "inside" in columns and "inside" not in given.columns:
+        given = given.with_columns(
+            pl.col("phase").replace_strict(schema.INSIDE, default=None, return_dtype=pl.String).alias("inside")
+        )
+    missing = [pl.lit(None, kind).alias(name) for name, kind in columns.items() if name not in given.columns]
+    good, _ = wanted.filter(given.with_columns(*missing).select(columns.names()), cast=True)
+    return good

@@ -1,0 +1,231 @@
+"""Paths to bytes: what a user names, opened, decompressed, decoded and cut into chunks that end at a line."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import hashlib
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+import zstandard
+
+from infer_diag import samples
+from infer_diag.errors import SourceError
+
+CHUNK_BYTES = 32 << 20
+"""Large enough to hide the cost of a chunk, small enough that a worst-case chunk fits several times in a GiB."""
+
+HASHED_BYTES = 256 << 20
+"""Larger files carry no checksum: hashing them would cost a tenth of the whole read."""
+
+EXPANSION_LIMIT = 2000
+"""A compressed log shrinks 10 to 100 times; beyond this factor the archive is made to exhaust memory or patience."""
+
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+_SKIPPED_SUFFIXES = {".png", ".jpg", ".html", ".ipynb", ".py", ".pyc", ".so", ".whl", ".zip", ".tar"}
+
+
+@dataclass
+class LogFile:
+    """One file to read; `cut` and `sha256` are known once `chunks` has run to its end."""
+
+    path: str
+    label: str
+    size_bytes: int = 0
+    cut: bool = False
+    sha256: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def head(self, size: int = 1 << 20) -> bytes:
+        """The first bytes, decompressed and in UTF-8."""
+        parts = b""
+        for chunk in self.chunks(limit=size):
+            parts += chunk
+            break
+        return parts[:size]
+
+    def chunks(self, limit: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """The text in UTF-8, in pieces of about `limit` bytes that end at a line break (or at the file's end)."""
+        rest = b""
+        for block in self._decoded(limit):
+            block = rest + block if rest else block
+            end = block.rfind(b"\n") + 1
+            if end == 0 and len(block) < limit:
+                rest = block
+                continue
+            end = end or len(block)
+            yield block[:end]
+            rest = block[end:]
+        if rest:
+            yield rest
+
+    def _decoded(self, limit: int) -> Iterator[bytes]:
+        decoder: codecs.IncrementalDecoder | None = None
+        for number, block in enumerate(self._expanded(limit)):
+            if number == 0:
+                encoding = _encoding(block)
+                if encoding is not None:
+                    decoder = codecs.getincrementaldecoder(encoding)("replace")
+            yield decoder.decode(block).encode() if decoder is not None else block
+
+    def _expanded(self, limit: int) -> Iterator[bytes]:
+        digest = hashlib.sha256() if self.size_bytes <= HASHED_BYTES else None
+        expanded = 0
+        with _open(self.path) as raw:
+            stream = _decompressed(raw, digest)
+            while True:
+                try:
+                    block = stream.read(limit)
+                except (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+                    self.cut = True
+                    self.notes.append(f"the compressed data breaks off after {expanded} bytes ({type(error).__name__})")
+                    break
+                if not block:
+                    break
+                expanded += len(block)
+                if self.size_bytes and expanded > max(self.size_bytes * EXPANSION_LIMIT, 1 << 30):
+                    raise SourceError(
+                        f"{self.label} expands to more than {EXPANSION_LIMIT} times its size",
+                        hint="decompress it yourself if you trust it",
+                    )
+                yield block
+            if digest is not None and limit == CHUNK_BYTES:
+                self.sha256 = digest.hexdigest()
+
+
+class _Hashing(io.RawIOBase):
+    """Reads through and hashes the bytes as they lie on disk."""
+
+    def __init__(self, raw: IO[bytes], digest: hashlib._Hash) -> None:
+        self._raw, self._digest = raw, digest
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._raw.read(size)
+        self._digest.update(block)
+        return block
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        block = self.read(len(buffer))
+        buffer[: len(block)] = block
+        return len(block)
+
+
+def _decompressed(raw: IO[bytes], digest: hashlib._Hash | None) -> IO[bytes]:
+    magic = raw.read(6)
+    raw.seek(0)
+    kind = next((name for mark, name in _MAGIC.items() if magic.startswith(mark)), None)
+    source = cast(IO[bytes], _Hashing(raw, digest)) if digest is not None else raw
+    if kind == "gzip":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=source))
+    if kind == "zstd":
+        return cast(IO[bytes], zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True))
+    if kind == "bz2":
+        return cast(IO[bytes], bz2.BZ2File(source))
+    if kind == "xz":
+        return cast(IO[bytes], lzma.LZMAFile(source))
+    return source
+
+
+def _encoding(block: bytes) -> str | None:
+    """The encoding to decode from, or None where the bytes are UTF-8 (or close enough to be mended line by line)."""
+    for mark, encoding in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        if block.startswith(mark):
+            return encoding
+    head = block[:4096]
+    if len(head) > 16 and head[1::2].count(0) > len(head) * 0.4:
+        return "utf-16-le"
+    if len(head) > 16 and head[::2].count(0) > len(head) * 0.4:
+        return "utf-16-be"
+    return None
+
+
+def _open(path: str) -> IO[bytes]:
+    try:
+        if "://" in path:
+            import fsspec
+
+            return cast(IO[bytes], fsspec.open(path, "rb").open())
+        return Path(path).open("rb", buffering=0)
+    except (OSError, ImportError, ValueError) as error:
+        raise SourceError(f"{path} cannot be opened: {error}") from error
+
+
+def find(paths: tuple[str | Path, ...]) -> list[LogFile]:
+    """The files that the user's paths name: files, folders (searched deeply), globs, `sample:NAME`, fsspec URLs.
+
+    Raises:
+        SourceError: a path names nothing.
+    """
+    found: dict[str, LogFile] = {}
+    for given in paths:
+        for path, label in _expand(str(given)):
+            found.setdefault(path, LogFile(path, label, _size(path)))
+    return list(found.values())
+
+
+def _expand(given: str) -> list[tuple[str, str]]:
+    if given.startswith("sample:"):
+        root = samples.path(given.removeprefix("sample:"))
+        return (
+            [(str(file), f"{given}/{file.relative_to(root)}") for file in _within(root)]
+            if root.is_dir()
+            else [(str(root), given)]
+        )
+    if "://" in given:
+        return [(url, url) for url in _expand_url(given)]
+    path = Path(given).expanduser()
+    if path.is_dir():
+        files = _within(path)
+        if not files:
+            raise SourceError(f"{given} holds no file", hint="name a log file, or a folder with logs")
+        return [(str(file), str(file)) for file in files]
+    if path.exists():
+        return [(str(path), given)]
+    matches = (
+        sorted(Path().glob(given))
+        if not path.is_absolute()
+        else sorted(Path(path.anchor).glob(given[len(path.anchor) :]))
+    )
+    if any(mark in given for mark in "*?[") and matches:
+        return [(str(file), str(file)) for file in matches if file.is_file()]
+    raise SourceError(
+        f"{given} does not exist", hint="give a file, a folder, a glob or sample:NAME (infer-diag samples)"
+    )
+
+
+def _expand_url(url: str) -> list[str]:
+    import fsspec
+
+    if not any(mark in url for mark in "*?["):
+        return [url]
+    try:
+        return [str(file.full_name) for file in fsspec.open_files(url, "rb")]
+    except (OSError, ImportError, ValueError) as error:
+        raise SourceError(f"{url} cannot be listed: {error}") from error
+
+
+def _within(root: Path) -> list[Path]:
+    visible = (
+        file
+        for file in sorted(root.rglob("*"))
+        if not any(part.startswith(".") for part in file.relative_to(root).parts)
+    )
+    return [file for file in visible if file.is_file() and file.suffix.lower() not in _SKIPPED_SUFFIXES]
+
+
+def _size(path: str) -> int:
+    return Path(path).stat().st_size if "://" not in path else 0

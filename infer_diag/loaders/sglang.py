@@ -1,0 +1,197 @@
+"""SGLang's text log, 0.2 to 0.5: start-up, prefill and decode batches, retractions."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from infer_diag import redact
+from infer_diag.loaders.engine_log import Engine, Frames
+from infer_diag.loaders.observations import BAR, StartRule
+from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
+from infer_diag.loaders.vllm import RESPONSES, answered
+
+_ELAPSED = r"(?:(?:Time )?elapsed[:=] ?(?P<seconds>[0-9.]+) ?s\b)?"
+
+RULES = (
+    StartRule(
+        "server_args=",
+        r"(?:server_args=)(?P<fields>ServerArgs\(.{0,160})",
+        kind="engine_begin",
+        edge="mark",
+        strict=False,
+    ),
+    StartRule("Init torch distributed begin", phase="device_init", edge="begin"),
+    StartRule(
+        "Init torch distributed ends", rf"Init torch distributed ends\.? ?{_ELAPSED}", phase="device_init", edge="end"
+    ),
+    StartRule("Load weight begin", phase="weights_load", edge="begin"),
+    StartRule(
+        "Load weight end.",
+        rf"Load weight end\. ?{_ELAPSED}.*?(?:mem usage=(?P<gib>[0-9.]+) GB)?\.?$",
+        phase="weights_load",
+        edge="end",
+    ),
+    StartRule("Memory pool end", phase="kv_alloc", edge="end"),
+    StartRule(
+        "graph begin",
+        r"Capture (?:.{0,60} )?(?:cuda|CUDA) graph begin",
+        phase="graph_capture",
+        edge="begin",
+        strict=False,
+    ),
+    StartRule(
+        "graph end",
+        rf"Capture (?:.{{0,60}} )?(?:cuda|CUDA) graph end\. ?{_ELAPSED}",
+        phase="graph_capture",
+        edge="end",
+        strict=False,
+    ),
+    StartRule(
+        "checkpoint shards:", rf"Loading \S+ checkpoint shards:{BAR}", phase="weights_read", edge="bar", strict=False
+    ),
+    StartRule(
+        "Capturing ", rf"Capturing (?:batches|num tokens).*?:{BAR}", phase="graph_capture", edge="bar", strict=False
+    ),
+    StartRule("The server is fired up and ready to roll", kind="ready", edge="mark"),
+    StartRule("Application startup complete.", kind="ready", edge="mark"),
+    StartRule("Application startup failed", kind="failed", edge="mark"),
+    StartRule("Scheduler hit an exception", r"(?P<fields>Scheduler hit an exception.*)", kind="failed", edge="mark"),
+    StartRule("Initialization failed", r"(?P<fields>.*Initialization failed.*)", kind="failed", edge="mark"),
+    StartRule(
+        "Received sigquit from a child process",
+        r"(?P<fields>.*Received sigquit from a child process.*)",
+        kind="failed",
+        edge="mark",
+    ),
+    StartRule(
+        "apture cuda graph failed",
+        r"(?i)(?P<fields>.*capture cuda graph failed.*)",
+        kind="failed",
+        edge="mark",
+        strict=False,
+    ),
+    StartRule("Not enough memory", r"(?P<fields>.*Not enough memory.*)", kind="failed", edge="mark"),
+    StartRule(
+        "out of memory. Tried to allocate",
+        r"(?P<fields>.*(?:CUDA|HIP) out of memory\. Tried to allocate.*)",
+        kind="oom",
+        edge="mark",
+    ),
+    StartRule("Shutting down", kind="shutdown", edge="mark", strict=False),
+    StartRule("Application shutdown complete", kind="shutdown", edge="mark"),
+)
+
+_BATCH = r"(?:Prefill|Decode) batch(?: \[\d+\])?[.,] "
+_KEYS = {
+    "running": r"#running-req: (\d+)",
+    "waiting": r"#queue-req: (\d+)",
+    "new": r"#new-seq: (\d+)",
+    "new_tokens": r"#new-token: (\d+)",
+    "cached_tokens": r"#cached-token: (\d+)",
+    "usage": r"(?:^|[ ,])(?:full )?token usage: ([0-9.]+)",
+    "hit": r"cache hit rate: ([0-9.]+)%",
+    "output": r"gen throughput \(token/s\): ([0-9.]+)",
+    "input": r"input throughput \(token/s\): ([0-9.]+)",
+}
+_RETRACTED = r"#retracted_reqs: (\d+)"
+
+
+def identify(records: pl.DataFrame) -> pl.DataFrame:
+    """Adds `replica` (data-parallel engine, pod or service) and `rank` (the rest of the rank labels) from the stamp."""
+    ranks = pl.col("ranks").str.strip_chars()
+    data_parallel = ranks.str.extract(r"\b(DP\d+)")
+    place = pl.concat_str([pl.coalesce("pod", "service"), data_parallel], separator=" ", ignore_nulls=True)
+    rest = ranks.str.replace(r"\bDP\d+ ?", "").str.strip_chars()
+    return records.with_columns(
+        pl.when(place != "").then(place).alias("replica"), pl.when(rest != "").then(rest).alias("rank")
+    )
+
+
+def serving(batch: Batch) -> Frames:
+    """Samples, responses and retractions of a batch, and the damaged lines."""
+    mine = batch.records.filter(pl.col("message").str.contains(f"^{_BATCH}"))
+    read = mine.with_columns(
+        pl.col("message").str.extract(pattern).cast(pl.Float64, strict=False).alias(name)
+        for name, pattern in _KEYS.items()
+    )
+    whole = pl.col("running").is_not_null() & pl.col("waiting").is_not_null()
+    damaged = read.filter(~whole).select("line", pl.lit("batch").alias("rule"), pl.col("message").alias("text"))
+    responses, _ = batch.rows(RESPONSES)
+    return {
+        "engine_samples": _samples(read.filter(whole)),
+        "incidents": pl.concat([answered(responses, batch), _retractions(batch.records)], how="diagonal"),
+        "rejected": damaged,
+    }
+
+
+def _samples(rows: pl.DataFrame) -> pl.DataFrame:
+    if rows.is_empty():
+        return pl.DataFrame(schema={"line": pl.UInt32})
+    # Every tensor-parallel rank of some versions prints the same batch; the first one of a replica speaks for it.
+    first = pl.col("rank").is_null() | pl.col("rank").str.contains(r"\bTP0\b") | ~pl.col("rank").str.contains(r"\bTP\d")
+    rows = rows.filter(first)
+    counts = {
+        "running": "running_count",
+        "waiting": "waiting_count",
+        "new": "new_count",
+        "new_tokens": "new_tokens",
+        "cached_tokens": "cached_tokens",
+    }
+    return rows.select(
+        "line",
+        "time",
+        "replica",
+        pl.col("message").str.extract("^(Prefill|Decode)").str.to_lowercase().alias("kind"),
+        *[pl.col(name).cast(pl.UInt32).alias(column) for name, column in counts.items()],
+        pl.col("usage").alias("kv_usage_ratio"),
+        pl.col("input").alias("prompt_tokens_per_s"),
+        pl.col("output").alias("output_tokens_per_s"),
+        (pl.col("hit") / 100).alias("prefix_hit_ratio"),
+    )
+
+
+def _retractions(records: pl.DataFrame) -> pl.DataFrame:
+    count = pl.col("message").str.extract(_RETRACTED)
+    return records.filter(count.is_not_null()).select(
+        "line",
+        "time",
+        "replica",
+        "rank",
+        pl.lit("preemption").alias("kind"),
+        (pl.lit("retracted=") + count).alias("fields"),
+    )
+
+
+def configured(records: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `deployments` (without `source_id`), one per line that tells of the configuration."""
+    message = pl.col("message")
+    rows = records.filter(message.str.contains_any(["server_args=", "max_total_num_tokens="]).fill_null(False))
+
+    def number(name: str) -> pl.Expr:
+        return message.str.extract(rf"\b{name}=(\d+)").cast(pl.UInt64, strict=False)
+
+    return rows.select(
+        "line",
+        message.str.extract(r"\bmodel_path='([^']+)'").alias("model"),
+        pl.lit(None, pl.String).alias("engine_version"),
+        number("tp_size").cast(pl.UInt32).alias("gpu_count"),
+        message.str.extract(r"\bquantization='([^']+)'").alias("precision"),
+        number("max_total_num_tokens").alias("kv_cache_tokens"),
+        number("max_running_requests").cast(pl.UInt32).alias("max_running_count"),
+        number("chunked_prefill_size").cast(pl.UInt32).alias("max_batch_tokens"),
+        redact.redacted(message.str.extract(r"^server_args=(.+)$").str.slice(0, 2000)).alias("flags"),
+    )
+
+
+ENGINE = Engine(
+    name="sglang",
+    text=TextFormat(
+        start_needles=tuple(sorted({rule.claim for rule in RULES} | {"max_total_num_tokens="})),
+        serving_needles=("Prefill batch", "Decode batch", '"POST ', "#retracted_reqs"),
+        dense=(DenseRule("response", RESPONSES.needle, RESPONSES.pattern, variable_tail=RESPONSES.variable_tail),),
+    ),
+    rules=RULES,
+    identify=identify,
+    serving=serving,
+    configured=configured,
+)

@@ -1,0 +1,253 @@
+"""Observations to starts: where one start of an engine ends and the next begins, and which lines belong to each."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from infer_diag.recording import start_id
+
+_ENDS = {"ready", "failed", "shutdown"}
+_BEFORE_START = {"shutdown", "oom", "failed", "ready"}
+_LATE = timedelta(seconds=2)
+_SINGLE_PROCESSES = ("APIServer", "EngineCore")
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Start:
+    """One start while it is put together; rows are observations in the order of the log."""
+
+    replica: str | None
+    rows: list[Row] = field(default_factory=list)
+    served: bool = False
+    closed: bool = False
+    loaded: bool = False
+    closed_time: datetime | None = None
+    pids: dict[str, str] = field(default_factory=dict)
+
+    def add(self, row: Row) -> None:
+        """Takes one more observation."""
+        self.rows.append(row)
+        if row["process"] and row["pid"] and row["process"].startswith(_SINGLE_PROCESSES):
+            self.pids.setdefault(row["process"], row["pid"])
+        self.loaded = self.loaded or row["phase"] is not None
+        if row["kind"] in _ENDS or (row["phase"] == "init_engine" and row["edge"] != "begin"):
+            self.closed = True
+            self.closed_time = row["time"] or self.closed_time
+
+    def ends_before(self, row: Row) -> bool:
+        """Whether this observation opens another start."""
+        if row["kind"] == "engine_begin":
+            return self.loaded or self.closed
+        if row["kind"] is not None or row["phase"] in ("warmup", "server_ready"):
+            return False
+        known = self.pids.get(row["process"] or "")
+        if known is not None and row["pid"] is not None and known != row["pid"]:
+            return True
+        printed_late = (
+            self.closed_time is not None and row["time"] is not None and row["time"] <= self.closed_time + _LATE
+        )
+        return self.closed and not (printed_late and not self.served) and row["phase"] != "kernel_warmup"
+
+
+def segmented(observations: pl.DataFrame, serving_lines: np.ndarray) -> list[Start]:
+    """The starts of one file in order.
+
+    `serving_lines` are the sorted numbers of lines that only a serving engine prints. Rows without a replica belong to
+    every replica's start that is open, since front ends and launchers speak for all of them.
+    """
+    replicas = [name for name in observations["replica"].unique(maintain_order=True).to_list() if name is not None]
+    names: list[str | None] = list(replicas) if len(replicas) > 1 else [None]
+    open_starts: dict[str | None, Start] = {}
+    starts: list[Start] = []
+    last_line = 0
+    lines = serving_lines.tolist()
+    for row in observations.iter_rows(named=True):
+        if bisect.bisect_left(lines, row["line"]) > bisect.bisect_right(lines, last_line):
+            _mark_served(open_starts.values())
+        last_line = row["line"]
+        targets = [row["replica"]] if row["replica"] in names and row["replica"] is not None else names
+        for name in targets:
+            current = open_starts.get(name)
+            if current is None or current.ends_before(row):
+                if row["kind"] in _BEFORE_START:
+                    continue
+                current = open_starts[name] = Start(name)
+                starts.append(current)
+            current.add(row)
+    if lines and lines[-1] > last_line:
+        _mark_served(open_starts.values())
+    return [start for start in starts if start.loaded or any(row["kind"] == "engine_begin" for row in start.rows)]
+
+
+def _mark_served(starts: Iterable[Start]) -> None:
+    for start in starts:
+        start.served = start.closed = True
+
+
+@dataclass(frozen=True)
+class _Region:
+    first: int
+    last: int
+
+
+def _regions(starts: list[Start], serving_lines: np.ndarray) -> list[_Region]:
+    """The lines that belong to each start: its own, and those around them that no other start or serving line claims."""
+    last_of: dict[str | None, int] = {}
+    regions = []
+    for start in starts:
+        ready = next((row["line"] for row in reversed(start.rows) if row["kind"] == "ready"), None)
+        end_marks = [row["line"] for row in start.rows if row["kind"] == "shutdown"]
+        own = [row["line"] for row in start.rows if row["kind"] != "shutdown"]
+        begins = start.rows[0]["kind"] == "engine_begin" and start.replica in last_of
+        before = int(np.searchsorted(serving_lines, own[0]))
+        floor = max(last_of.get(start.replica, 0), int(serving_lines[before - 1]) if before else 0)
+        first = own[0] if begins else floor + 1
+        after = int(np.searchsorted(serving_lines, max(own)))
+        ceiling = int(serving_lines[after]) - 1 if after < len(serving_lines) else 1 << 31
+        following = min(
+            (
+                other.rows[0]["line"]
+                for other in starts
+                if other.replica == start.replica and other.rows[0]["line"] > own[-1]
+            ),
+            default=1 << 31,
+        )
+        last = ready or min([ceiling, following - 1, *[mark - 1 for mark in end_marks if mark > max(own)]])
+        regions.append(_Region(first, max(last, own[-1] if not ready else ready)))
+        last_of[start.replica] = max([own[-1], *end_marks])
+    return regions
+
+
+def start_frames(starts: list[Start], context: pl.DataFrame, serving_lines: np.ndarray) -> dict[str, pl.DataFrame]:
+    """The frames `starts`, `phases`, `progress` and `incidents` of one file, without `source_id`.
+
+    `context` holds `line, time, replica` of the records around the starts.
+    """
+    if not starts:
+        return {}
+    regions = _regions(starts, serving_lines)
+    rows = pl.concat([_rows(start, number) for number, start in enumerate(starts)])
+    table = pl.DataFrame(
+        [
+            _summary(start, region, number, context)
+            for number, (start, region) in enumerate(zip(starts, regions, strict=True))
+        ],
+        schema=_STARTS,
+    )
+    return {"starts": table, "phases": _phases(rows), "progress": _progress(rows), "incidents": _incidents(rows)}
+
+
+_TIME = pl.Datetime("us", "UTC")
+_STARTS = {
+    "line": pl.UInt32,
+    "start_id": pl.String,
+    "replica": pl.String,
+    "last_line": pl.UInt32,
+    "first_time": _TIME,
+    "last_time": _TIME,
+    "acquire_time": _TIME,
+    "ready_time": _TIME,
+    "ready_line": pl.UInt32,
+    "failed_line": pl.UInt32,
+    "served": pl.Boolean,
+}
+
+
+def _rows(start: Start, number: int) -> pl.DataFrame:
+    frame = pl.DataFrame(start.rows, schema=_OBSERVATION, orient="row")
+    return frame.with_columns(
+        pl.lit(start_id(number)).alias("start_id"), pl.lit(start.replica, pl.String).alias("replica")
+    )
+
+
+_OBSERVATION = {
+    "line": pl.UInt32,
+    "part": pl.UInt32,
+    "time": _TIME,
+    "process": pl.String,
+    "pid": pl.String,
+    "replica": pl.String,
+    "rank": pl.String,
+    "phase": pl.String,
+    "kind": pl.String,
+    "edge": pl.String,
+    "is_total": pl.Boolean,
+    "seconds": pl.Float64,
+    "resolution_s": pl.Float64,
+    "size_bytes": pl.Float64,
+    "done_count": pl.UInt32,
+    "total_count": pl.UInt32,
+    "elapsed_s": pl.Float64,
+    "fields": pl.String,
+}
+
+
+def _summary(start: Start, region: _Region, number: int, context: pl.DataFrame) -> Row:
+    mine = pl.col("line").is_between(region.first, region.last)
+    if start.replica is not None:
+        mine &= pl.col("replica").is_null() | (pl.col("replica") == start.replica)
+    stamped = context.filter(mine & pl.col("time").is_not_null())
+    ready = next((row for row in reversed(start.rows) if row["kind"] == "ready"), None)
+    failed = next((row for row in start.rows if row["kind"] == "failed"), None)
+    if failed is None and ready is None and not start.served:
+        failed = next((row for row in start.rows if row["kind"] == "oom"), None)
+    ready_time = None
+    if ready is not None:
+        ready_time = ready["time"] or stamped.filter(pl.col("line") <= ready["line"])["time"].max()
+    return {
+        "line": region.first,
+        "start_id": start_id(number),
+        "replica": start.replica,
+        "last_line": min(region.last, int(context["line"].max() or start.rows[-1]["line"])),  # type: ignore[call-overload]
+        "first_time": stamped["time"].min(),
+        "last_time": stamped["time"].max(),
+        "acquire_time": None,
+        "ready_time": ready_time,
+        "ready_line": ready["line"] if ready else None,
+        "failed_line": failed["line"] if failed else None,
+        "served": start.served,
+    }
+
+
+def _phases(rows: pl.DataFrame) -> pl.DataFrame:
+    told = rows.filter(pl.col("phase").is_not_null() & (pl.col("edge") != "bar"))
+    timed = pl.col("time")
+    return told.select(
+        "line",
+        "start_id",
+        "replica",
+        "rank",
+        "phase",
+        pl.when(pl.col("edge") == "begin").then(timed).alias("begin"),
+        pl.when(pl.col("edge") != "begin").then(timed).alias("end"),
+        pl.col("seconds").alias("duration_s"),
+        pl.lit(None, pl.Float64).alias("lower_s"),
+        "resolution_s",
+        "is_total",
+        pl.when(pl.col("seconds").is_not_null())
+        .then(pl.lit("measured"))
+        .otherwise(pl.lit("not_identifiable"))
+        .alias("status"),
+        "size_bytes",
+    )
+
+
+def _progress(rows: pl.DataFrame) -> pl.DataFrame:
+    bars = rows.filter(
+        (pl.col("edge") == "bar") & pl.col("total_count").is_not_null() & pl.col("done_count").is_not_null()
+    )
+    return bars.select("line", "start_id", "replica", "rank", "phase", "time", "done_count", "total_count", "elapsed_s")
+
+
+def _incidents(rows: pl.DataFrame) -> pl.DataFrame:
+    told = rows.filter(pl.col("kind").is_not_null())
+    return told.select("line", "start_id", "replica", "rank", "time", "kind", "fields")

@@ -1,0 +1,167 @@
+"""The clocks of one file: which to trust, how far apart they stand, and what to do where no date is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from infer_diag.loaders.text import stamps
+from infer_diag.recording import Clock
+
+_CONFLICT_S = 5.0
+"""Collectors stamp a line within moments of its writing; a larger spread means that they stamp when they flush."""
+
+_DAY_US = 86_400_000_000
+_SECOND_US = 1_000_000
+_QUARTER_HOUR_US = 900 * _SECOND_US
+_ZONE_TOLERANCE_US = 3 * _SECOND_US
+
+
+@dataclass
+class _Seen:
+    example: str | None = None
+    zone: str | None = None
+    has_year: bool = False
+    has_date: bool = False
+
+
+class FileClock:
+    """Turns the raw stamps of a file's batches into one time line, batch after batch in the order of the file."""
+
+    def __init__(self, year: int | None = None, tz: str | None = None) -> None:
+        self._year, self._tz = year, tz
+        self._outer, self._inner = _Seen(), _Seen()
+        self._offset_us: int | None = None
+        self._low_us: int | None = None
+        self._high_us: int | None = None
+        self._trusts_outer: bool | None = None
+        self._shift_us = 0
+        self._last_us: int | None = None
+
+    def timed(self, frames: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+        """The frames with a column `time` in place of the raw stamps `outer` and `inner`; null without a stamp."""
+        raw = pl.concat([frame.select("line", "outer", "inner") for frame in frames.values()])
+        table = self._table(raw)
+        both = raw.unique(["outer", "inner"], maintain_order=True)
+        both = both.join(
+            table.select(pl.col("raw").alias("outer"), outer_us="us"), on="outer", how="left", maintain_order="left"
+        )
+        both = both.join(
+            table.select(pl.col("raw").alias("inner"), inner_us="us"), on="inner", how="left", maintain_order="left"
+        )
+        self._compare(both, raw)
+        both = both.with_columns(self._chosen().alias("us")).select("outer", "inner", "us")
+        out = {}
+        for name, frame in frames.items():
+            timed = frame.join(both, on=["outer", "inner"], how="left", nulls_equal=True, maintain_order="left")
+            out[name] = timed.drop("outer", "inner")
+        return {name: _as_time(frame) for name, frame in self._rolled(out).items()}
+
+    def clocks(self) -> tuple[Clock, ...]:
+        """What was seen, outer first."""
+        offset = None if self._offset_us is None else self._offset_us / 1e6
+        spread = None if self._low_us is None or self._high_us is None else (self._high_us - self._low_us) / 1e6
+        borrowed = self._year is not None
+        out = []
+        if self._outer.example is not None:
+            seen = self._outer
+            out.append(
+                Clock("outer", seen.example or "", seen.zone, offset, spread, seen.has_year or borrowed, seen.has_date)
+            )
+        if self._inner.example is not None:
+            seen = self._inner
+            out.append(
+                Clock("inner", seen.example or "", seen.zone, 0.0, None, seen.has_year or borrowed, seen.has_date)
+            )
+        return tuple(out)
+
+    def _table(self, raw: pl.DataFrame) -> pl.DataFrame:
+        stamps_seen = pl.concat([raw["outer"], raw["inner"].alias("outer")])
+        table = stamps.parsed(stamps_seen, self._year, self._tz)
+        if self._year is None:
+            # A dated stamp anywhere in the file tells the year of the undated ones beside it.
+            dated = table.filter("has_year")["us"].min()
+            undated = not table.filter(~pl.col("has_year") & pl.col("has_date")).is_empty()
+            if dated is not None and undated:
+                self._year = pl.Series([dated]).cast(pl.Datetime("us")).dt.year().item()
+                table = stamps.parsed(stamps_seen, self._year, self._tz)
+        for seen, column in ((self._outer, "outer"), (self._inner, "inner")):
+            if seen.example is None:
+                known = raw.filter(pl.col(column).is_not_null()).head(1).join(table, left_on=column, right_on="raw")
+                if not known.is_empty() and known["us"][0] is not None:
+                    seen.example = raw[column].drop_nulls()[0][:40]
+                    seen.zone, seen.has_year, seen.has_date = known.select("zone", "has_year", "has_date").row(0)
+        return table
+
+    def _compare(self, both: pl.DataFrame, raw: pl.DataFrame) -> None:
+        gaps = both.select((pl.col("outer_us") - pl.col("inner_us")).alias("gap")).drop_nulls()["gap"]
+        if not gaps.is_empty():
+            # Undated clocks may be whole years or days apart; only the part within a day is an offset of zones.
+            if not (self._inner.has_date and self._outer.has_date):
+                gaps = gaps - ((gaps + _DAY_US // 2) // _DAY_US) * _DAY_US
+            low, high, middle = int(gaps.min()), int(gaps.max()), int(gaps.median())  # type: ignore[arg-type]
+            self._low_us = low if self._low_us is None else min(low, self._low_us)
+            self._high_us = high if self._high_us is None else max(high, self._high_us)
+            if self._offset_us is None:
+                self._offset_us = self._rounded(middle)
+        if (
+            self._trusts_outer is None
+            and raw.select((pl.col("outer").is_not_null() | pl.col("inner").is_not_null()).any()).item()
+        ):
+            stamped = raw.filter(pl.col("outer").is_not_null() | pl.col("inner").is_not_null())
+            share = stamped["outer"].is_not_null().mean()
+            spread = (self._high_us or 0) - (self._low_us or 0)
+            steady = spread <= _CONFLICT_S * 1e6 or self._inner.example is None
+            self._trusts_outer = bool(float(share or 0) >= 0.3 and steady)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _rounded(gap_us: int) -> int:
+        """The zone difference nearby, if there is one; else whole seconds, since the inner clock often ticks in them."""
+        zone = round(gap_us / _QUARTER_HOUR_US) * _QUARTER_HOUR_US
+        return zone if abs(gap_us - zone) <= _ZONE_TOLERANCE_US else (gap_us // _SECOND_US) * _SECOND_US
+
+    def _chosen(self) -> pl.Expr:
+        if self._trusts_outer:
+            return pl.coalesce("outer_us", pl.col("inner_us") + (self._offset_us or 0))
+        return pl.coalesce("inner_us", pl.col("outer_us") - (self._offset_us or 0))
+
+    def _rolled(self, frames: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+        """Adds the days or years that the stamps do not print, found where the clock falls back by half its period."""
+        seen = self._outer if self._trusts_outer else self._inner
+        if seen.has_year:
+            return frames
+        period = 366 * _DAY_US if seen.has_date else _DAY_US
+        line = (
+            pl.concat([frame.select("line", "us") for frame in frames.values()])
+            .drop_nulls()
+            .sort("line", maintain_order=True)
+        )
+        if line.is_empty():
+            return frames
+        step = pl.col("us") - pl.col("us").shift(
+            1, fill_value=self._last_us if self._last_us is not None else line["us"][0]
+        )
+        turn = pl.when(step < -(period // 2)).then(1).when(step > period // 2).then(-1).otherwise(0)
+        line = line.with_columns((turn.cum_sum() * period + self._shift_us).alias("shift"))
+        self._last_us, last_shift = line["us"][-1], line["shift"][-1]
+        flat = last_shift == self._shift_us and line["shift"].n_unique() == 1
+        self._shift_us = last_shift
+        if flat:
+            return (
+                {name: frame.with_columns(pl.col("us") + last_shift) for name, frame in frames.items()}
+                if last_shift
+                else frames
+            )
+        steps = line.select("line", "shift").unique("line", keep="last", maintain_order=True)
+        return {
+            name: frame.sort("line", maintain_order=True)
+            .join_asof(steps, on="line")
+            .with_columns(pl.col("us") + pl.col("shift").fill_null(0))
+            .drop("shift")
+            for name, frame in frames.items()
+        }
+
+
+def _as_time(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.col("us").cast(pl.Datetime("us", "UTC")).alias("time")).drop("us")

@@ -1,0 +1,92 @@
+"""A chunk of bytes to the lines that matter: cheap literal filter first, everything else on the survivors."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+LINE_LIMIT = 1 << 16
+"""Characters of a line that are read; longer ones are prompts, dumps or binary, and their rest says nothing."""
+
+_WRAP_RANGE = (40, 400)
+"""Widths at which terminals, pagers and web consoles break lines."""
+
+
+class Chunk:
+    """Lines of one piece of a file, numbered from `first_line` (1-based)."""
+
+    def __init__(self, data: bytes, first_line: int, wrap_width: int | None = None) -> None:
+        self.first_line = first_line
+        self.line_count = data.count(b"\n") + (not data.endswith(b"\n"))
+        self._data = data
+        self._joined: pl.DataFrame | None = None
+        if wrap_width:
+            self._joined = _unwrapped(self._filtered(pl.lit(True)), wrap_width)
+
+    def _scan(self) -> pl.LazyFrame:
+        return pl.scan_lines(
+            io.BytesIO(self._data), name="text", row_index_name="line", row_index_offset=self.first_line
+        )
+
+    def matching(self, pattern: str) -> pl.DataFrame:
+        """The lines that hold a match: `line`, `text`."""
+        return self._filtered(pl.col("text").str.contains(pattern))
+
+    def between(self, ranges: Sequence[tuple[int, int]]) -> pl.DataFrame:
+        """The lines whose number lies in one of the ranges (both ends included): `line`, `text`."""
+        if not ranges:
+            return pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
+        wanted = np.zeros(self.line_count, bool)
+        for low, high in ranges:
+            wanted[max(low - self.first_line, 0) : high - self.first_line + 1] = True
+        numbers = pl.Series("line", np.flatnonzero(wanted) + self.first_line, dtype=pl.UInt32)
+        return self._filtered(pl.col("line").is_in(numbers.implode()))
+
+    def _filtered(self, wanted: pl.Expr) -> pl.DataFrame:
+        if self._joined is not None:
+            return _bounded(self._joined.filter(wanted))
+        try:
+            return _bounded(self._scan().filter(wanted).collect(engine="streaming"))
+        except pl.exceptions.ComputeError:
+            # polars checks the encoding while it reads; only a chunk that fails there pays for the repair.
+            self._data = self._data.decode("utf-8", "replace").encode()
+            return _bounded(self._scan().filter(wanted).collect(engine="streaming"))
+
+
+def _bounded(lines: pl.DataFrame) -> pl.DataFrame:
+    if lines.is_empty() or (lines["text"].str.len_bytes().max() or 0) <= LINE_LIMIT:  # type: ignore[operator]
+        return lines
+    return lines.with_columns(pl.col("text").str.slice(0, LINE_LIMIT))
+
+
+def wrap_width(sample: pl.DataFrame, record_begin: str) -> int | None:
+    """The width at which the text was wrapped inside its lines, or None.
+
+    A width counts as one when the longest lines all share it, at least two of them, and each is followed by a line that
+    is no record of its own while most other lines are records.
+    """
+    lengths = sample["text"].str.len_chars()
+    width = int(lengths.max() or 0)  # type: ignore[call-overload]
+    if not _WRAP_RANGE[0] <= width <= _WRAP_RANGE[1]:
+        return None
+    begins = sample["text"].str.contains(record_begin)
+    full = (lengths == width).to_numpy()
+    followed = np.flatnonzero(full[:-1]) + 1
+    if len(followed) < 2:
+        return None
+    own = begins.to_numpy()[followed] | (lengths.to_numpy()[followed] == 0)
+    continued = int((~own).sum())
+    orphans = int((~begins.to_numpy()).sum())
+    return width if continued >= 2 and continued >= 0.8 * len(followed) and continued >= 0.5 * orphans else None
+
+
+def _unwrapped(lines: pl.DataFrame, width: int) -> pl.DataFrame:
+    """Lines joined to the one before them where that one fills the whole width; each keeps its first line's number."""
+    full = pl.col("text").str.len_chars() >= width
+    begins = ~full.shift(1, fill_value=False)
+    grouped = lines.with_columns(begins.cum_sum().alias("_group"))
+    joined = grouped.group_by("_group", maintain_order=True).agg(pl.col("line").first(), pl.col("text").str.join(""))
+    return joined.drop("_group")

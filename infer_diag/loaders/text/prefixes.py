@@ -1,0 +1,133 @@
+"""What stands in front of a message: collectors' stamps, process and rank names, the engine's own stamp and level.
+
+Prefixes nest in any order and number, so they are peeled one at a time until none is left. The last stamp peeled is
+the engine's (inner), any before it a collector's (outer).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+
+def ascii_classes(pattern: str) -> str:
+    """The pattern with digits and word characters of ASCII only: a tenth of the compiled size, several times the speed."""
+    return pattern.replace(r"\d", "[0-9]").replace(r"\w", "[0-9A-Za-z_]")
+
+
+LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|TRACE)"
+_DATE = r"\d{4}[-/]\d\d[-/]\d\d"
+_CLOCK = r"\d\d:\d\d:\d\d"
+_ZONE = r"(?:Z|\s?UTC|[+-]\d\d:?\d\d)"
+_PROCESS = r"\([A-Za-z][\w:.-]*(?:,? (?:rank|pid|ip|node|actor)=[^(),\s]+)+\)"
+
+VLLM_STAMP = rf"{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})? (?:\[[^\]\s]{{1,200}}:\d+\]|[\w./-]{{1,200}}:\d+\])"
+SGLANG_STAMP = rf"\[(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?(?: [A-Z]{{2,4}}\d+)*\]"
+ENGINE_STAMP = rf"(?:{VLLM_STAMP}|{SGLANG_STAMP})"
+"""A stamp that only an engine writes: wherever it stands, a record begins there."""
+
+RECORD_BEGIN = ascii_classes(rf"(?:(?:{_DATE}T{_CLOCK}(?:\.\d+)?{_ZONE} )?(?:{_PROCESS} ){{0,3}}){ENGINE_STAMP}")
+"""A record's begin inside a line, with the prefixes that belong to it."""
+
+ANSI = r"(?:\x1b|\^\[|\\u001[bB]|\\x1[bB]|#x1B)\[[0-9;?]*[A-Za-z]|\x1b\[?|\[\d{1,3}(?:;\d{1,3})*m"
+"""Colour codes, also where a paste turned the escape character into text or lost it."""
+
+_PREFIX = "|".join(
+    (
+        # Python's logging module: an engine's or a library's own stamp with milliseconds and a level.
+        rf"(?P<inner_python>{_DATE} {_CLOCK}[.,]\d{{3,6}})\s*(?:[-|]\s*)?(?:[\w.]+\s*[-|]\s*)?\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
+        rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]{{1,200}}:\d+\] ?",
+        rf"\[(?P<inner_sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)(?P<ranks>(?: [A-Z]{{2,4}}\d+)*)\] ?",
+        # Container runtimes, docker, kubectl --timestamps, CI runners; brackets as Jenkins writes them.
+        rf"\[?(?P<outer>{_DATE}[T ]{_CLOCK}(?:[.,]\d{{1,9}})?{_ZONE}?)\]?(?: (?:stdout|stderr) (?P<partial>[FP])| \d\d[OE][ +]?)?(?:[:|\s]+|$)",
+        r"(?P<outer_syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?) [\w.-]+ [\w@./-]+(?:\[\d+\])?: ?",
+        r"[\w.-]+ [\w@./-]+\[\d+\]: ",
+        r"\[(?:pod/)?(?P<pod>[a-z0-9][\w.-]*/[\w.-]+)\] ?",
+        r"(?P<service>[A-Za-z0-9][\w.-]*?)\s+\| ",
+        rf"(?P<process>{_PROCESS})\s?",
+        r"\[rank(?P<rank>\d+)\]:\s?",
+        r"(?:#\d+ \d+\.\d+ )",
+        rf"(?P<level>{LEVEL}):\s+",
+        r"[│┃║▏▕▌>]+\s*",
+    )
+)
+_PEEL = ascii_classes(rf"^\s*(?:{_PREFIX})(?P<message>.*)$")
+_STAMPS = ("inner_python", "inner_vllm", "inner_sglang", "outer", "outer_syslog")
+_MAX_DEPTH = 8
+_KEPT = ("pod", "service", "rank", "ranks", "partial")
+
+
+def clean(text: pl.Expr) -> pl.Expr:
+    """Text without colour codes, carriage returns, control characters, blank padding and terminal borders."""
+    return (
+        text.str.replace_all(ANSI, "")
+        .str.replace_all(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", "")
+        .str.strip_chars_end(" \t\r\n│┃║▏▕▐")
+    )
+
+
+def peeled(frame: pl.DataFrame) -> pl.DataFrame:
+    """Splits the column `text` into prefixes and `message`.
+
+    Adds `message`, `outer` and `inner` (raw stamps), `process`, `pid`, `ip`, `rank`, `ranks`, `pod`, `service`, `partial`;
+    all strings, null where the text has none.
+    """
+    work = frame.with_columns(
+        pl.col("text").alias("message"), *(pl.lit(None, pl.String).alias(name) for name in _COLUMNS)
+    )
+    active = work.with_row_index("_row")
+    done: list[pl.DataFrame] = []
+    for _ in range(_MAX_DEPTH):
+        step = active.with_columns(pl.col("message").str.extract_groups(_PEEL).alias("_got"))
+        stuck = pl.col("_got").struct.field("message").is_null()
+        done.append(step.filter(stuck).drop("_got"))
+        active = _absorbed(step.filter(~stuck))
+        if active.is_empty():
+            break
+    whole = pl.concat([*done, active]).sort("_row").drop("_row")
+    return whole.with_columns(
+        pl.col("message").str.strip_chars(),
+        pl.col("process").str.extract(r"pid=(\d+)").alias("pid"),
+        pl.col("process").str.extract(r"ip=([^,)\s]+)").alias("ip"),
+        pl.coalesce(pl.col("process").str.extract(r"rank=(\d+)"), pl.col("rank")).alias("rank"),
+        pl.col("process").str.extract(r"\(([\w:.-]+)").alias("process"),
+        pl.col("inner").str.replace(rf"^{LEVEL} ", ""),
+    )
+
+
+_COLUMNS = ("outer", "inner", "process", *_KEPT)
+
+
+def _absorbed(step: pl.DataFrame) -> pl.DataFrame:
+    """Takes one peeled prefix into its columns; a stamp that meets an earlier inner stamp turns that into the outer."""
+    got = {name: pl.col("_got").struct.field(name) for name in (*_STAMPS, *_KEPT, "process", "message")}
+    inner = pl.coalesce(got["inner_python"], got["inner_vllm"], got["inner_sglang"])
+    outer = pl.coalesce(got["outer"], got["outer_syslog"])
+    return step.with_columns(
+        pl.when(inner.is_not_null())
+        .then(pl.coalesce("outer", "inner"))
+        .otherwise(pl.coalesce("outer", outer))
+        .alias("outer"),
+        pl.coalesce(inner, "inner").alias("inner"),
+        # The innermost process name is the one that wrote the record; Ray's and launchers' stand before it.
+        pl.coalesce(got["process"], "process").alias("process"),
+        *(pl.coalesce(got[name], name).alias(name) for name in _KEPT),
+        got["message"].alias("message"),
+    ).drop("_got")
+
+
+def split_at_engine_stamp(frame: pl.DataFrame) -> pl.DataFrame:
+    """Like `peeled`, but first looks for an engine's stamp within the line, so that unknown prefixes do no harm."""
+    rest = pl.col("text").str.extract(rf"(?s)({RECORD_BEGIN}.*)$")
+    found = frame.with_columns(rest.fill_null(pl.col("text")).alias("_rest"))
+    known = peeled(found.with_columns(pl.col("_rest").alias("text")).drop("_rest"))
+    ahead = found.select(pl.col("text").str.strip_suffix(pl.col("_rest")))
+    if ahead.select((pl.col("text").str.strip_chars() != "").any()).item():
+        front = peeled(ahead)
+        mended = [pl.coalesce(known[name], front[name]).alias(name) for name in ("process", "pid", "ip", *_KEPT)]
+        stamped = (
+            pl.when(known["outer"].is_null())
+            .then(pl.coalesce(front["outer"], front["inner"]))
+            .otherwise(known["outer"])
+        )
+        known = known.with_columns(*mended, stamped.alias("outer"))
+    return known

@@ -1,0 +1,199 @@
+"""A text log, chunk by chunk, as timed records: what every loader of text starts from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.text import prefixes
+from infer_diag.loaders.text.clock import FileClock
+from infer_diag.loaders.text.lines import Chunk, wrap_width
+from infer_diag.loaders.text.records import ATTRIBUTES, records
+
+_CONTEXT_LINES = 5000
+"""How far from a start's own lines its surroundings are read: banners, library chatter, the stamps that bound it."""
+
+_CUT_MARK = r"^\W*(?:\.{3,}|…|\[\.\.\.\]|\[…\]|<snip(?:ped)?>|\(?(?:output|log|lines?)? ?(?:truncated|omitted|snipped|skipped)[^\w]*\)?|.{0,20}\b\d+ (?:more )?lines? (?:omitted|skipped|truncated|removed).{0,20})\W*$"
+
+
+@dataclass(frozen=True)
+class DenseRule:
+    """A kind of line that a log can hold by the million, with so regular a text that one anchored pattern reads it.
+
+    `needle` is the literal at which the line is divided: the head before it is parsed once per distinct text, the rest
+    is matched by `pattern`. A line that does not fit goes the thorough way.
+    """
+
+    name: str
+    needle: str
+    pattern: str
+    tag: str = ""
+    """What may stand between the prefixes and the needle, as a pattern."""
+    variable_tail: str = ""
+    """End of the head that differs from line to line and says nothing (a client's port), as a pattern."""
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """What a loader asks of the reader: literals of start-up lines, literals of serving lines, and the dense kinds."""
+
+    start_needles: tuple[str, ...]
+    serving_needles: tuple[str, ...]
+    dense: tuple[DenseRule, ...] = ()
+
+
+@dataclass
+class Batch:
+    """The records of one chunk: `records` (thorough) and one frame per dense rule, all with `line` and `time`."""
+
+    records: pl.DataFrame
+    dense: dict[str, pl.DataFrame]
+    first_line: int
+    line_count: int
+
+    def rows(self, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """(all rows of a dense kind, those that went the thorough way included; lines that it claims and cannot read)."""
+        claimed = self.records.filter(pl.col("message").str.contains(rule.needle, literal=True))
+        pattern = f"^(?:{rule.tag})?(?:{rule.variable_tail}){re.escape(rule.needle)}{rule.pattern.removeprefix('^')}"
+        read = claimed.with_columns(pl.col("message").str.extract_groups(pattern).alias("_g"))
+        key = pl.col("_g").struct.field(_first_group(rule)).is_not_null()
+        begins = pl.col("message").str.contains(f"^(?:{rule.tag})?{re.escape(rule.needle)}")
+        damaged = read.filter(~key & begins).select(
+            "line", pl.lit(rule.name).alias("rule"), pl.col("message").alias("text")
+        )
+        loose = read.filter(key).with_columns(pl.col("_g").struct.unnest()).drop("_g", "part")
+        known = self.dense.get(rule.name)
+        return (loose if known is None else pl.concat([known, loose], how="diagonal").sort("line")), damaged
+
+    def timeline(self) -> pl.DataFrame:
+        """`line` and `time` of every stamped record, in the order of the file."""
+        stamped = [frame.select("line", "time") for frame in (self.records, *self.dense.values())]
+        return pl.concat(stamped).drop_nulls().sort("line", maintain_order=True)
+
+
+@dataclass
+class TextReader:
+    """Reads one file for one format; `lines`, `clock` and `cut_lines` tell about it once `batches` has run out."""
+
+    file: LogFile
+    format: TextFormat
+    clock: FileClock
+    on_bytes: Callable[[int], None] = lambda _: None
+    lines: int = 0
+    wrap_width: int | None = None
+    ends_mid_line: bool = False
+    cut_lines: list[int] = field(default_factory=list)
+
+    def batches(self) -> Iterator[Batch]:
+        """Timed records, chunk after chunk."""
+        for number, data in enumerate(self.file.chunks()):
+            if number == 0:
+                self.wrap_width = _sniffed_width(data)
+            chunk = Chunk(data, self.lines + 1, self.wrap_width)
+            self.on_bytes(len(data))
+            self.ends_mid_line = not data.endswith(b"\n")
+            yield self._batch(chunk)
+            self.lines += chunk.line_count
+
+    def _batch(self, chunk: Chunk) -> Batch:
+        text = chunk.matching(self._pattern)
+        start = text.select(pl.col("text").str.contains(self._start_pattern)).to_series()
+        context = chunk.between(_start_regions(text["line"].to_numpy(), start.to_numpy(), chunk))
+        self.cut_lines += _cut_lines(context)
+        dense, heads, rest = self._divided(text.filter(~start))
+        thorough = pl.concat([rest, text.filter(start), context]).unique("line", keep="first").sort("line")
+        frames = {"": records(thorough)} | heads
+        timed = self.clock.timed(frames)
+        return Batch(timed.pop(""), _attached(dense, timed), chunk.first_line, chunk.line_count)
+
+    @property
+    def _start_pattern(self) -> str:
+        return "|".join(map(re.escape, self.format.start_needles))
+
+    @property
+    def _pattern(self) -> str:
+        return "|".join(map(re.escape, (*self.format.start_needles, *self.format.serving_needles)))
+
+    def _divided(self, text: pl.DataFrame) -> tuple[dict[str, pl.DataFrame], dict[str, pl.DataFrame], pl.DataFrame]:
+        """Dense rows by rule, their distinct heads by rule, and the lines that go the thorough way."""
+        dense: dict[str, pl.DataFrame] = {}
+        heads: dict[str, pl.DataFrame] = {}
+        rest = []
+        for rule in self.format.dense:
+            mine = text.filter(pl.col("text").str.contains(rule.needle, literal=True))
+            if mine.is_empty():
+                continue
+            text = text.filter(~pl.col("text").str.contains(rule.needle, literal=True))
+            rows, known, misfits = _dense(mine, rule)
+            dense[rule.name], heads[rule.name] = rows, known
+            rest.append(misfits)
+        return dense, heads, pl.concat([*rest, text])
+
+
+def _dense(lines: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """(rows with the rule's groups and their head's text, the distinct heads peeled, lines that do not fit)."""
+    halves = lines.with_columns(
+        pl.col("text").str.splitn(rule.needle, 2).struct.rename_fields(["head", "rest"]).alias("_h")
+    )
+    halves = halves.select("line", "text", pl.col("_h").struct.field("head"), pl.col("_h").struct.field("rest"))
+    if rule.variable_tail:
+        halves = halves.with_columns(pl.col("head").str.replace(f"{rule.variable_tail}$", ""))
+    distinct = halves.select("head", "line").unique("head", keep="first", maintain_order=True)
+    peeled = prefixes.split_at_engine_stamp(distinct.with_columns(prefixes.clean(pl.col("head")).alias("text")))
+    plain = peeled.filter(
+        pl.col("message").str.contains(f"^(?:{rule.tag})?$") & ~pl.col("head").str.contains("\r", literal=True)
+    )
+    groups = pl.col("rest").str.extract_groups(rule.pattern)
+    read = halves.with_columns(groups.alias("_g")).with_columns(pl.col("_g").struct.unnest()).drop("_g", "rest")
+    fits = pl.col(_first_group(rule)).is_not_null() & pl.col("head").is_in(plain["head"].implode())
+    return (
+        read.filter(fits).drop("text"),
+        plain.select("line", "head", "message", *ATTRIBUTES),
+        read.filter(~fits).select("line", "text"),
+    )
+
+
+def _first_group(rule: DenseRule) -> str:
+    """The group that is there whenever the pattern fits."""
+    return next(iter(re.compile(rule.pattern).groupindex))
+
+
+def _attached(dense: dict[str, pl.DataFrame], heads: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    return {
+        name: rows.join(heads[name].drop("line"), on="head", how="left", maintain_order="left").drop("head")
+        for name, rows in dense.items()
+    }
+
+
+def _start_regions(lines: np.ndarray, start: np.ndarray, chunk: Chunk) -> list[tuple[int, int]]:
+    """Line ranges around the start-up lines, up to the serving lines next to them."""
+    if not start.any():
+        return []
+    low = np.concatenate([[chunk.first_line - 1], lines[:-1]])
+    high = np.concatenate([lines[1:], [chunk.first_line + chunk.line_count]])
+    own = np.flatnonzero(start)
+    begins = np.maximum(low[own] + 1, lines[own].astype(np.int64) - _CONTEXT_LINES)
+    ends = np.minimum(high[own] - 1, lines[own].astype(np.int64) + _CONTEXT_LINES)
+    merged: list[tuple[int, int]] = []
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        if merged and begin <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _cut_lines(context: pl.DataFrame) -> list[int]:
+    return context.filter(pl.col("text").str.contains(f"(?i){_CUT_MARK}"))["line"].to_list()
+
+
+def _sniffed_width(data: bytes) -> int | None:
+    head = data[: 1 << 20]
+    sample = Chunk(head, 1).matching("")
+    begin = rf"^\W{{0,40}}(?:\d{{4}}-\d\d-\d\dT|{prefixes.RECORD_BEGIN}|(?:\([A-Za-z][^()]*\) ?)*{prefixes.LEVEL}:)"
+    return wrap_width(sample, prefixes.ascii_classes(begin))

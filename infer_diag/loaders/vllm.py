@@ -1,0 +1,221 @@
+"""vLLM's text log, 0.2.7 to 0.32: start-up, statistics, per-iteration and request lines."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from infer_diag import redact
+from infer_diag.loaders.engine_log import Engine, Frames
+from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
+from infer_diag.loaders.vllm_rules import CONFIGURATION, RULES
+
+ENDPOINTS = (
+    r"/(?:[\w.-]+/)*(?:v1/completions|v1/chat/completions|v1/responses|v1/messages|inference/v1/generate|generate(?:_stream)?|invocations"
+    r"|v1/embeddings|v2?/?(?:v1/)?rerank|score|v1/score|pooling|classify|v1/audio/\w+)(?:\?\S*)?"
+)
+"""Paths of requests that the engine computes something for; health checks and the like are none."""
+
+STEPS = DenseRule(
+    "steps",
+    "Iteration(",
+    r"^(?P<iteration>[0-9]+)\): (?P<prefill_count>[0-9]+) context requests, (?P<prefill_tokens>[0-9]+) context tokens, "
+    r"(?P<decode_count>[0-9]+) generation requests, (?P<decode_tokens>[0-9]+) generation tokens, "
+    r"iteration elapsed time: (?P<ms>[0-9.]+) ms\s*$",
+)
+STATISTICS = DenseRule(
+    "statistics",
+    "Avg prompt throughput: ",
+    r"^(?P<prompt>[0-9.]+) tokens/s, Avg generation throughput: (?P<output>[0-9.]+) tokens/s, Running: (?P<running>[0-9]+) reqs, "
+    r"(?:Swapped: (?P<swapped>[0-9]+) reqs, )?(?:Waiting|Pending): (?P<waiting>[0-9]+) reqs(?:, Deferred: [0-9]+ reqs)?"
+    r"(?:, KV fetch: [0-9]+ waiting to start, [0-9]+ in progress, [0-9]+ completed waiting)?(?:, Preemptions: (?P<preemptions>[0-9]+))?"
+    r"(?:, [\w ]{1,20}? ?KV cache usage: (?P<kv>[0-9.]+)%)?(?:, CPU KV cache usage: [0-9.]+%)?"
+    r"(?:, Prefix cache hit rate: (?P<prefix>[0-9.]+)%)?(?:, .*)?\.?\s*$",
+    tag=r"Engine [0-9]+:\s*|[0-9]+ Engines Aggregated:\s*",
+)
+RECEIVED = DenseRule("request", "Received request ", r"^(?P<request_id>[^\s:,]+)[:,.]?(?:\s|$)")
+RESPONSES = DenseRule(
+    "response",
+    '"POST ',
+    r'^(?P<path>\S{1,200}) HTTP/[0-9.]+" (?P<status>[0-9]{3})\b',
+    variable_tail=r"\S+ - ",
+)
+_FINISHED = r"^Finished request (?P<request_id>\S+?)\.?$"
+_PREEMPTED = r"is preempted by PreemptionMode.*total_num_cumulative_preemption=(?P<cumulative>[0-9]+)"
+
+
+def identify(records: pl.DataFrame) -> pl.DataFrame:
+    """Adds `replica` (data-parallel engine, pod or service) and `rank` from the process names."""
+    process = pl.col("process")
+    worker = process.str.starts_with("Worker") | process.str.contains("Worker")
+    parallel = process.str.extract(r"_((?:PP|PCP|TP|DCP|EP)\d+(?:_(?:PP|PCP|TP|DCP|EP)\d+)*)$")
+    numbered = process.str.extract(r"Worker-(\d+)$")
+    anonymous = pl.when(
+        process.is_in(["RayWorkerWrapper", "RayWorkerVllm", "RayExecutorWorker", "VllmWorkerProcess"])
+    ).then(
+        pl.concat_str([pl.lit("pid "), pl.col("pid"), pl.lit(" "), pl.col("ip")], ignore_nulls=True).str.strip_chars()
+    )
+    data_parallel = process.str.extract(r"_DP(?:Rank_)?(\d+)")
+    place = pl.concat_str(
+        [pl.coalesce("pod", "service"), pl.lit("DP") + data_parallel], separator=" ", ignore_nulls=True
+    )
+    return records.with_columns(
+        pl.when(place != "").then(place).alias("replica"),
+        pl.when(worker.fill_null(False) | pl.col("rank").is_not_null())
+        .then(pl.coalesce(parallel, "rank", numbered, anonymous))
+        .alias("rank"),
+    )
+
+
+def serving(batch: Batch) -> Frames:
+    """Samples, steps, requests, responses and preemptions of a batch, and the damaged lines."""
+    steps, damaged_steps = batch.rows(STEPS)
+    statistics, damaged_statistics = batch.rows(STATISTICS)
+    received, _ = batch.rows(RECEIVED)
+    responses, _ = batch.rows(RESPONSES)
+    return {
+        "engine_steps": _steps(steps),
+        "engine_samples": _samples(statistics),
+        "requests": _requests(received, batch.records),
+        "incidents": pl.concat([answered(responses, batch), _preemptions(batch.records)], how="diagonal"),
+        "rejected": pl.concat([damaged_steps, damaged_statistics]),
+    }
+
+
+def _steps(rows: pl.DataFrame) -> pl.DataFrame:
+    if rows.is_empty():
+        return pl.DataFrame(schema={"line": pl.UInt32})
+    counts = [
+        pl.col(name).cast(pl.UInt32) for name in ("prefill_count", "decode_count", "prefill_tokens", "decode_tokens")
+    ]
+    read = rows.select(
+        "line",
+        "time",
+        pl.col("replica").cast(pl.Categorical),
+        *counts,
+        (pl.col("ms").cast(pl.Float64) / 1e3).alias("duration_s"),
+    )
+    prefill, decode = pl.col("prefill_count") > 0, pl.col("decode_count") > 0
+    kind = (
+        pl.when(prefill & decode)
+        .then(pl.lit("mixed"))
+        .when(prefill)
+        .then(pl.lit("prefill"))
+        .when(decode)
+        .then(pl.lit("decode"))
+        .otherwise(pl.lit("idle"))
+    )
+    return read.with_columns(kind.cast(pl.Enum(("prefill", "decode", "mixed", "idle"))).alias("kind"))
+
+
+def _samples(rows: pl.DataFrame) -> pl.DataFrame:
+    if rows.is_empty():
+        return pl.DataFrame(schema={"line": pl.UInt32})
+    number = {name: pl.col(name).cast(pl.Float64, strict=False) for name in ("prompt", "output", "kv", "prefix")}
+    count = {
+        name: pl.col(name).cast(pl.UInt32, strict=False) for name in ("running", "waiting", "swapped", "preemptions")
+    }
+    engine = pl.col("message").str.extract(r"^Engine (\d+):") if "message" in rows.columns else pl.lit(None, pl.String)
+    return rows.select(
+        "line",
+        "time",
+        pl.coalesce("replica", pl.lit("DP") + engine.str.strip_chars_start("0").replace("", "0")).alias("replica"),
+        pl.lit("interval").alias("kind"),
+        count["running"].alias("running_count"),
+        count["waiting"].alias("waiting_count"),
+        count["swapped"].alias("swapped_count"),
+        (number["kv"] / 100).alias("kv_usage_ratio"),
+        number["prompt"].alias("prompt_tokens_per_s"),
+        number["output"].alias("output_tokens_per_s"),
+        (number["prefix"] / 100).alias("prefix_hit_ratio"),
+        count["preemptions"].alias("preemption_count"),
+    )
+
+
+def _requests(received: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
+    ended = records.filter(pl.col("message").str.starts_with("Finished request "))
+    finished = ended.select("line", "time", pl.col("message").str.extract(_FINISHED).alias("request_id"))
+    rows = [
+        received.select("line", "request_id", pl.col("time").alias("arrival")) if not received.is_empty() else None,
+        finished.select("line", "request_id", pl.col("time").alias("last_token")) if not finished.is_empty() else None,
+    ]
+    told = [row for row in rows if row is not None]
+    return pl.concat(told, how="diagonal") if told else pl.DataFrame(schema={"line": pl.UInt32})
+
+
+def answered(responses: pl.DataFrame, batch: Batch) -> pl.DataFrame:
+    """Incidents `response`; an access line without a stamp gets that of the record before it."""
+    if responses.is_empty():
+        return pl.DataFrame(schema={"line": pl.UInt32})
+    mine = responses.filter(pl.col("path").str.contains(f"^{ENDPOINTS}$")).sort("line")
+    near = mine.select("line").join_asof(batch.timeline().rename({"time": "near"}), on="line")["near"]
+    return mine.select(
+        "line",
+        pl.coalesce("time", near).alias("time"),
+        "replica",
+        pl.lit("response").alias("kind"),
+        pl.concat_str([pl.lit("POST"), redact.redacted(pl.col("path")), "status"], separator=" ").alias("fields"),
+    )
+
+
+def _preemptions(records: pl.DataFrame) -> pl.DataFrame:
+    mine = records.filter(pl.col("message").str.contains("is preempted by PreemptionMode", literal=True))
+    counted = pl.col("message").str.extract(_PREEMPTED)
+    return mine.filter(counted.is_not_null()).select(
+        "line",
+        "time",
+        "replica",
+        pl.lit("preemption").alias("kind"),
+        (pl.lit("cumulative=") + counted).alias("fields"),
+    )
+
+
+def configured(records: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `deployments` (without `source_id`), one per line that tells of the configuration."""
+    message = pl.col("message")
+    begin = message.str.starts_with("Initializing a") | message.str.contains("version ", literal=True)
+    told = message.str.contains_any([*CONFIGURATION, "args: Namespace("])
+    rows = records.filter((begin | told).fill_null(False))
+    tensor = message.str.extract(r"tensor_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32)
+    pipeline = message.str.extract(r"pipeline_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32)
+    is_config = message.str.starts_with("Initializing a")
+    version = pl.coalesce(
+        message.str.extract(r"^Initializing an? (?:V[01] )?LLM engine \(v([^)]+)\)"),
+        message.str.extract(r"^vLLM API server version (\S+)"),
+        message.str.extract(r"^[^A-Za-z0-9]+version ([0-9]\S*)$"),
+    )
+    kv_tokens = (
+        message.str.extract(r"KV cache size: ([0-9,]+) tokens").str.replace_all(",", "").cast(pl.UInt64, strict=False)
+    )
+    return rows.select(
+        "line",
+        message.str.extract(r"\bmodel='?[=:]? ?'([^']+)'").alias("model"),
+        version.alias("engine_version"),
+        pl.when(is_config).then(tensor * pipeline.fill_null(1)).alias("gpu_count"),
+        message.str.extract(r"\bquantization=(?:'|)([A-Za-z][\w-]*)").replace("None", None).alias("precision"),
+        kv_tokens.alias("kv_cache_tokens"),
+        message.str.extract(r"max_num_seqs'?[=:] ?(\d+)").cast(pl.UInt32).alias("max_running_count"),
+        message.str.extract(r"max_num_batched_tokens'?[=:] ?(\d+)").cast(pl.UInt32).alias("max_batch_tokens"),
+        redact.redacted(message.str.extract(r"^non-default args: (.+)$").str.slice(0, 2000)).alias("flags"),
+    )
+
+
+ENGINE = Engine(
+    name="vllm",
+    text=TextFormat(
+        start_needles=tuple(sorted({rule.claim for rule in RULES} | set(CONFIGURATION))),
+        serving_needles=(
+            STEPS.needle,
+            STATISTICS.needle,
+            RECEIVED.needle,
+            "Finished request ",
+            '"POST ',
+            "PreemptionMode",
+            "SpecDecoding",
+        ),
+        dense=(STEPS, STATISTICS, RECEIVED, RESPONSES),
+    ),
+    rules=RULES,
+    identify=identify,
+    serving=serving,
+    configured=configured,
+)

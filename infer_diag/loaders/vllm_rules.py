@@ -1,0 +1,217 @@
+"""What vLLM's start-up lines say, 0.2.7 to 0.32, V0 and V1, by message; files and line numbers moved too often to use."""
+
+from __future__ import annotations
+
+from infer_diag.loaders.observations import BAR, StartRule
+
+_S = r"(?P<seconds>[0-9.]+) ?s(?:ec(?:ond)?s?)?\b"
+
+PHASES = (
+    StartRule(
+        "Time spent downloading weights for ", rf"Time spent downloading weights for .+: {_S}", phase="weights_fetch"
+    ),
+    StartRule("Loading weights took ", rf"Loading weights took {_S}", phase="weights_read"),
+    StartRule(
+        "Model loading took ",
+        rf"Model loading took (?P<gib>[0-9.]+) Gi?B(?: memory)? and {_S}",
+        phase="weights_load",
+    ),
+    StartRule(
+        "Loading model weights took ",
+        r"Loading model weights took (?P<gib>[0-9.]+) Gi?B",
+        phase="weights_load",
+        edge="end",
+    ),
+    StartRule("Starting to load model ", phase="weights_load", edge="begin"),
+    StartRule("Dynamo bytecode transform time: ", rf"Dynamo bytecode transform time: {_S}", phase="compile_dynamo"),
+    StartRule("Compiling a graph for ", rf"Compiling a graph for .+ takes {_S}", phase="compile_graph"),
+    StartRule(
+        "Directly load the compiled graph",
+        rf"Directly load the compiled graph.* from the cache, took {_S}",
+        phase="compile_graph",
+        strict=False,
+    ),
+    StartRule(
+        "torch.compile take", rf"torch\.compile takes {_S} in total", phase="compile", is_total=True, strict=False
+    ),
+    StartRule("torch.compile took ", rf"torch\.compile took {_S} in total", phase="compile", is_total=True),
+    StartRule(
+        "torch.compile and initial profiling/warmup run together took ",
+        rf"torch\.compile and initial profiling/warmup run together took {_S} in total",
+        phase="kv_profile",
+    ),
+    StartRule("Initial profiling/warmup run took ", rf"Initial profiling/warmup run took {_S}", phase="kv_profile"),
+    StartRule("Memory profiling takes ", rf"Memory profiling takes {_S}", phase="kv_profile"),
+    StartRule(
+        "[Autotuner]: Autotuning process starts",
+        r"\[Autotuner\]: Autotuning process starts",
+        phase="kernel_warmup",
+        edge="begin",
+    ),
+    StartRule(
+        "[Autotuner]: Autotuning process ends",
+        r"\[Autotuner\]: Autotuning process ends",
+        phase="kernel_warmup",
+        edge="end",
+    ),
+    StartRule(
+        "apturing the model for CUDA graphs",
+        r"Capturing the model for CUDA graphs",
+        phase="graph_capture",
+        edge="begin",
+    ),
+    StartRule(
+        "apturing cudagraphs for decoding", r"Capturing cudagraphs for decoding", phase="graph_capture", edge="begin"
+    ),
+    StartRule(
+        "raph capturing finished in ",
+        rf"(?:Encoder g|G)raph capturing finished in {_S}(?:, took (?P<gib>[0-9.]+) GiB)?",
+        phase="graph_capture",
+    ),
+    StartRule(
+        "init engine (profile, create kv cache, warmup model) took ",
+        rf"init engine \([^)]*\) took {_S}",
+        phase="init_engine",
+    ),
+    StartRule(
+        " (compilation: ",
+        rf"init engine \([^)]*\) took [0-9.]+ s \(compilation: {_S}",
+        phase="compile",
+        is_total=True,
+    ),
+    StartRule(
+        "world_size=",
+        r"world_size=[0-9]+ rank=(?P<rank>[0-9]+) local_rank=",
+        phase="device_init",
+        edge="begin",
+        strict=False,
+    ),
+    StartRule(
+        "is assigned as DP rank",
+        r"rank (?P<rank>[0-9]+) in world size [0-9]+ is assigned",
+        phase="device_init",
+        edge="end",
+    ),
+    StartRule(
+        "Chat template warmup completed in ", r"Chat template warmup completed in (?P<ms>[0-9.]+) ?ms", phase="warmup"
+    ),
+    StartRule(
+        "checkpoint shards:", rf"Loading \S+ checkpoint shards:{BAR}", phase="weights_read", edge="bar", strict=False
+    ),
+    StartRule(
+        "Capturing ", rf"Capturing (?:CUDA|cuda) ?graphs?.*?:{BAR}", phase="graph_capture", edge="bar", strict=False
+    ),
+)
+
+INCIDENTS = (
+    StartRule(
+        "vllm serve ",
+        r"(?:[#$>%]\s*|\S+[$#]\s*)?vllm serve (?P<fields>.*)",
+        kind="engine_begin",
+        edge="mark",
+        strict=False,
+    ),
+    StartRule("vLLM API server version ", r"vLLM API server version (?P<fields>\S+)", kind="engine_begin", edge="mark"),
+    StartRule(
+        "  version ", r"[^A-Za-z0-9]+version (?P<fields>[0-9]\S*)", kind="engine_begin", edge="mark", strict=False
+    ),
+    StartRule(
+        "Initializing a",
+        r"Initializing an? (?:V[01] )?LLM engine(?: \(v(?P<fields>[^)]+)\))?",
+        kind="engine_begin",
+        edge="mark",
+    ),
+    StartRule("Application startup complete.", kind="ready", edge="mark"),
+    StartRule(
+        "Using cache directory: ",
+        r"Using cache directory: .*torch_compile_cache",
+        kind="compile_cache_used",
+        edge="mark",
+        strict=False,
+    ),
+    StartRule(
+        "Directly l",
+        r"Directly (?:lookup the graph|load the compiled graph|load AOT compilation)",
+        kind="compile_cache_hit",
+        edge="mark",
+    ),
+    StartRule(
+        "Compiling a graph for ",
+        r"Compiling a graph for .+ takes ",
+        kind="compile_cache_miss",
+        edge="mark",
+        strict=False,
+    ),
+    StartRule("Cache the graph ", kind="compile_cache_miss", edge="mark"),
+    StartRule("Compiling model again due to a load failure", kind="compile_cache_miss", edge="mark"),
+    StartRule("Enforce eager set", kind="compile_off", edge="mark"),
+    StartRule("Skipping CUDA graph capture", kind="graphs_off", edge="mark"),
+    StartRule(
+        "ngine core initialization failed",
+        r".*?(?P<fields>[Ee]ngine core initialization failed.*)",
+        kind="failed",
+        edge="mark",
+    ),
+    StartRule("EngineCore failed to start", r"EngineCore failed to start(?P<fields>.*)", kind="failed", edge="mark"),
+    StartRule(
+        "Engine process failed to start", r".*?(?P<fields>Engine process failed to start.*)", kind="failed", edge="mark"
+    ),
+    StartRule("WorkerProc failed to start", r".*?(?P<fields>WorkerProc failed to start.*)", kind="failed", edge="mark"),
+    StartRule(
+        "WorkerProc initialization failed",
+        r".*?(?P<fields>WorkerProc initialization failed.*)",
+        kind="failed",
+        edge="mark",
+    ),
+    StartRule(
+        "Free memory on device",
+        r"(?P<fields>(?:ValueError: )?Free memory on device.* on startup is less.*)",
+        kind="failed",
+        edge="mark",
+    ),
+    StartRule(
+        "No available memory for the cache blocks",
+        r"(?P<fields>.*No available memory for the cache blocks.*)",
+        kind="failed",
+        edge="mark",
+    ),
+    StartRule(
+        "To serve at least one request with",
+        r"(?P<fields>.*To serve at least one request with.*)",
+        kind="failed",
+        edge="mark",
+    ),
+    StartRule(
+        "is larger than the maximum number of tokens that can be stored in KV cache",
+        r"(?P<fields>.*is larger than the maximum number of tokens that can be stored in KV cache.*)",
+        kind="failed",
+        edge="mark",
+    ),
+    StartRule("Application startup failed", kind="failed", edge="mark"),
+    StartRule(
+        "out of memory. Tried to allocate",
+        r"(?P<fields>.*(?:CUDA|HIP) out of memory\. Tried to allocate.*)",
+        kind="oom",
+        edge="mark",
+    ),
+    StartRule("out of memory occurred when", r"(?P<fields>.*out of memory occurred when.*)", kind="oom", edge="mark"),
+    StartRule("hutting down", r"(?:Shutting down|\[shutdown\])", kind="shutdown", edge="mark", strict=False),
+    StartRule("[shutdown]", r"\[shutdown\]", kind="shutdown", edge="mark", strict=False),
+    StartRule("Application shutdown complete", kind="shutdown", edge="mark"),
+    StartRule("Waiting for application shutdown", kind="shutdown", edge="mark"),
+    StartRule("Parent process exited", kind="shutdown", edge="mark", strict=False),
+    StartRule("WorkerProc was terminated", kind="shutdown", edge="mark", strict=False),
+)
+
+RULES = (*PHASES, *INCIDENTS)
+
+CONFIGURATION = (
+    "non-default args: ",
+    "GPU KV cache size: ",
+    "KV cache size: ",
+    "Chunked prefill is enabled with ",
+    "GPU blocks: ",
+    "cuda blocks: ",
+    "Maximum concurrency for ",
+)
+"""Literals of lines that tell how the engine is configured."""
