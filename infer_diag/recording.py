@@ -54,29 +54,25 @@ class Source:
         return bool(self.clocks) and any(clock.year_known and clock.date_known for clock in self.clocks)
 
 
-def _frame(name: str) -> pl.DataFrame:
-    return field(default_factory=schema.FRAMES[name].create_empty)
-
-
 @dataclass(frozen=True)
 class Recording:
     """One observation of one engine: the frames of `infer_diag.schema`, each empty where no source has it."""
 
     sources: tuple[Source, ...] = ()
-    starts: pl.DataFrame = _frame("starts")
-    phases: pl.DataFrame = _frame("phases")
-    progress: pl.DataFrame = _frame("progress")
-    incidents: pl.DataFrame = _frame("incidents")
-    requests: pl.DataFrame = _frame("requests")
-    engine_samples: pl.DataFrame = _frame("engine_samples")
-    engine_steps: pl.DataFrame = _frame("engine_steps")
-    gpu_samples: pl.DataFrame = _frame("gpu_samples")
-    allocator_events: pl.DataFrame = _frame("allocator_events")
-    blocks: pl.DataFrame = _frame("blocks")
-    kv_blocks: pl.DataFrame = _frame("kv_blocks")
-    kernels: pl.DataFrame = _frame("kernels")
-    deployments: pl.DataFrame = _frame("deployments")
-    rejected: pl.DataFrame = _frame("rejected")
+    starts: pl.DataFrame = field(default_factory=schema.Starts.create_empty)
+    phases: pl.DataFrame = field(default_factory=schema.Phases.create_empty)
+    progress: pl.DataFrame = field(default_factory=schema.Progress.create_empty)
+    incidents: pl.DataFrame = field(default_factory=schema.Incidents.create_empty)
+    requests: pl.DataFrame = field(default_factory=schema.Requests.create_empty)
+    engine_samples: pl.DataFrame = field(default_factory=schema.EngineSamples.create_empty)
+    engine_steps: pl.DataFrame = field(default_factory=schema.EngineSteps.create_empty)
+    gpu_samples: pl.DataFrame = field(default_factory=schema.GpuSamples.create_empty)
+    allocator_events: pl.DataFrame = field(default_factory=schema.AllocatorEvents.create_empty)
+    blocks: pl.DataFrame = field(default_factory=schema.Blocks.create_empty)
+    kv_blocks: pl.DataFrame = field(default_factory=schema.KvBlocks.create_empty)
+    kernels: pl.DataFrame = field(default_factory=schema.Kernels.create_empty)
+    deployments: pl.DataFrame = field(default_factory=schema.Deployments.create_empty)
+    rejected: pl.DataFrame = field(default_factory=schema.Rejected.create_empty)
 
     def replace(self, **changes: object) -> Recording:
         """A copy with some fields changed."""
@@ -116,7 +112,7 @@ def combine(recordings: Iterable[Recording]) -> Recording:
         sources += part.sources
         starts += len(part.starts)
     whole = {name: pl.concat(found) for name, found in frames.items() if found}
-    return Recording(sources=tuple(sources), **whole)  # type: ignore[arg-type]
+    return Recording(sources=tuple(sources), **whole)
 
 
 def start_id(number: int) -> str:

@@ -72,7 +72,9 @@ INCIDENTS = (
     "probe_failure",
 )
 
-_TIME = {"time_unit": "us", "time_zone": "UTC"}
+
+def _time(description: str | None = None) -> dy.Datetime:
+    return dy.Datetime(nullable=True, time_unit="us", time_zone="UTC", description=description)
 
 
 class Evidence(dy.Schema):
@@ -88,10 +90,10 @@ class Starts(Evidence):
     start_id = dy.String(primary_key=True, description="unique in the recording, in order of appearance")
     replica = dy.String(nullable=True, description="data-parallel replica, where the log tells several apart")
     last_line = dy.UInt32(description="last physical line of this start")
-    first_time = dy.Datetime(nullable=True, **_TIME, description="first stamp of this start")
-    last_time = dy.Datetime(nullable=True, **_TIME, description="last stamp of this start, ready included")
-    acquire_time = dy.Datetime(nullable=True, **_TIME, description="device assigned; only cluster events tell")
-    ready_time = dy.Datetime(nullable=True, **_TIME, description="stamp of the ready line or of the last one before it")
+    first_time = _time("first stamp of this start")
+    last_time = _time("last stamp of this start, ready included")
+    acquire_time = _time("device assigned; only cluster events tell")
+    ready_time = _time("stamp of the ready line or of the last one before it")
     ready_line = dy.UInt32(nullable=True, description="line that says that the server is up")
     failed_line = dy.UInt32(nullable=True, description="first line that says that the start failed")
     served = dy.Bool(description="the engine is seen serving after this start")
@@ -109,11 +111,11 @@ class Phases(Evidence):
     rank = dy.String(nullable=True, description="worker, where workers are told apart")
     phase = dy.Enum(PHASES)
     inside = dy.Enum(PHASES, nullable=True, description="enclosing phase")
-    begin = dy.Datetime(nullable=True, **_TIME)
-    end = dy.Datetime(nullable=True, **_TIME)
+    begin = _time()
+    end = _time()
     duration_s = dy.Float64(nullable=True, min=0)
     lower_s = dy.Float64(nullable=True, min=0)
-    resolution_s = dy.Float64(nullable=True, min=0, description="half of the last printed digit, or of the clock's tick")
+    resolution_s = dy.Float64(nullable=True, min=0, description="half of the last printed digit")
     is_total = dy.Bool(description="sums what other lines print one by one, so it is no interval of its own")
     status = dy.Enum(STATUSES)
     size_bytes = dy.Float64(nullable=True, min=0, description="bytes moved or taken, where the line says so")
@@ -126,13 +128,14 @@ class Progress(Evidence):
     replica = dy.String(nullable=True)
     rank = dy.String(nullable=True)
     phase = dy.Enum(PHASES)
-    time = dy.Datetime(nullable=True, **_TIME)
+    time = _time()
     done_count = dy.UInt32()
     total_count = dy.UInt32()
     elapsed_s = dy.Float64(nullable=True, min=0, description="the bar's own clock")
 
     @dy.rule()
     def done_within_total(cls) -> pl.Expr:
+        """A bar never stands beyond its end."""
         return cls.done_count.col <= cls.total_count.col
 
 
@@ -142,9 +145,9 @@ class Incidents(Evidence):
     start_id = dy.String(nullable=True)
     replica = dy.String(nullable=True)
     rank = dy.String(nullable=True)
-    time = dy.Datetime(nullable=True, **_TIME)
+    time = _time()
     kind = dy.Enum(INCIDENTS)
-    fields = dy.String(nullable=True, description="what the line says beside the kind, redacted and cut to 200 characters")
+    fields = dy.String(nullable=True, description="what else the line says, redacted and cut to 200 characters")
 
 
 class Requests(Evidence):
@@ -167,7 +170,7 @@ class Requests(Evidence):
 class EngineSamples(Evidence):
     """One row per statistics line, batch line or scrape."""
 
-    time = dy.Datetime(nullable=True, **_TIME)
+    time = _time()
     replica = dy.String(nullable=True)
     kind = dy.Enum(("interval", "prefill", "decode", "scrape"), description="what made the engine print it")
     running_count = dy.UInt32(nullable=True)
@@ -186,7 +189,7 @@ class EngineSamples(Evidence):
 class EngineSteps(Evidence):
     """One row per engine step."""
 
-    time = dy.Datetime(nullable=True, **_TIME)
+    time = _time()
     replica = dy.Categorical(nullable=True)
     kind = dy.Enum(("prefill", "decode", "mixed", "idle"))
     prefill_count = dy.UInt32(description="requests in their prompt")
@@ -199,7 +202,7 @@ class EngineSteps(Evidence):
 class GpuSamples(Evidence):
     """One row per GPU and sample."""
 
-    time = dy.Datetime(nullable=True, **_TIME)
+    time = _time()
     gpu = dy.String()
     instance = dy.String(nullable=True, description="MIG instance")
     used_bytes = dy.UInt64(nullable=True)
@@ -213,8 +216,10 @@ class GpuSamples(Evidence):
 class AllocatorEvents(Evidence):
     """One row per allocator event."""
 
-    time = dy.Datetime(nullable=True, **_TIME)
-    action = dy.Enum(("alloc", "free", "free_requested", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom"))
+    time = _time()
+    action = dy.Enum(
+        ("alloc", "free", "free_requested", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom")
+    )
     address_id = dy.UInt64(nullable=True)
     requested_bytes = dy.UInt64(nullable=True)
     allocated_bytes = dy.UInt64(nullable=True)
@@ -236,7 +241,7 @@ class Blocks(Evidence):
 class KvBlocks(Evidence):
     """One row per KV block or pool sample."""
 
-    time = dy.Datetime(nullable=True, **_TIME)
+    time = _time()
     block_id = dy.UInt64(nullable=True)
     filled_tokens = dy.UInt32(nullable=True)
     state = dy.Enum(("free", "active", "cached"))
@@ -245,7 +250,7 @@ class KvBlocks(Evidence):
 class Kernels(Evidence):
     """One row per GPU activity of a trace."""
 
-    time = dy.Datetime(nullable=True, **_TIME)
+    time = _time()
     name = dy.String()
     duration_s = dy.Float64(min=0)
     stream = dy.String(nullable=True)

@@ -29,7 +29,7 @@ _SCALE_BYTES = {name: 1024**power for power, name in enumerate(_BINARY)}
 
 
 def format_s(seconds: float | None) -> str:
-    """Seconds as text with three significant digits: `1.25 s`, `83 ms`, `14 min 11 s`, `2 h 52 min`; null is `unknown`."""
+    """Seconds with three significant digits: `1.25 s`, `83 ms`, `14 min 11 s`, `2 h 52 min`; null is `unknown`."""
     if seconds is None:
         return "unknown"
     size = abs(seconds)

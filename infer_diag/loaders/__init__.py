@@ -91,8 +91,9 @@ def _read(
 
     recording = engine_log.load(file, _ENGINES[name], engine_log.Options(year, tz, strict, count))
     if not recording.rows():
+        lines = recording.sources[0].lines
         raise SourceError(
-            f"{file.label} looks like {name}, but none of its {recording.sources[0].lines} lines says anything of a start or of serving",
+            f"{file.label} looks like {name}, but none of its {lines} lines tells of a start or of serving",
             hint="give the engine's log from its start, at its default log level",
         )
     return recording

@@ -135,8 +135,8 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     rejected = frames.get("rejected", pl.DataFrame(schema={"line": pl.UInt32, "rule": pl.String, "text": pl.String}))
     _refuse_if_strict(reader.file, rejected, options)
     source = _source(engine, reader, gathered, len(rejected), frames)
-    frames["rejected"] = rejected.head(_REJECTED_KEPT).with_columns(redact.redacted(pl.col("text").str.slice(0, 200)))
-    return Recording(sources=(source,), **_validated(frames))  # type: ignore[arg-type]
+    frames["rejected"] = rejected.with_columns(redact.redacted(pl.col("text").str.slice(0, 200)))
+    return Recording(sources=(source,), **_conformed(frames))
 
 
 def _serving_lines(frames: Frames) -> np.ndarray:
@@ -194,18 +194,16 @@ def _per_start(found: pl.DataFrame, starts: pl.DataFrame | None, engine: str) ->
 def _refuse_if_strict(file: LogFile, rejected: pl.DataFrame, options: Options) -> None:
     if options.strict and not rejected.is_empty():
         row = rejected.sort("line").row(0, named=True)
+        seen = redact.redact(row["text"])[:80]
         raise LogFormatError(
-            f"{file.label}:{row['line']} is damaged: {redact.redact(row['text'])[:80]!r}, expected a line of {row['rule']!r}",
+            f"{file.label}:{row['line']} is damaged: {seen!r}, expected a line of {row['rule']!r}",
             hint="read it without strict=True; the line is then kept in recording.rejected",
         )
 
 
 def _source(engine: Engine, reader: TextReader, gathered: _Gathered, rejected: int, frames: Frames) -> Source:
-    version = (
-        frames["deployments"]["engine_version"].drop_nulls()
-        if "engine_version" in frames["deployments"].columns
-        else []
-    )
+    deployments = frames["deployments"]
+    versions = deployments["engine_version"].drop_nulls().to_list() if "engine_version" in deployments.columns else []
     notes = list(reader.file.notes)
     if reader.wrap_width:
         notes.append(f"lines wrapped at {reader.wrap_width} characters were joined")
@@ -213,7 +211,7 @@ def _source(engine: Engine, reader: TextReader, gathered: _Gathered, rejected: i
         path=reader.file.label,
         format=engine.name,
         engine=engine.name,
-        engine_version=version[-1] if len(version) else None,
+        engine_version=versions[-1] if versions else None,
         lines=reader.lines,
         unknown_lines=max(reader.lines - gathered.understood - rejected, 0),
         rejected_lines=rejected,
@@ -227,20 +225,26 @@ def _source(engine: Engine, reader: TextReader, gathered: _Gathered, rejected: i
     )
 
 
-def _validated(frames: Frames) -> Frames:
-    """Frames of the schema; rows that break one of its rules are dropped, since they are no reading of their line."""
-    return {name: _conformed(frame, schema.FRAMES[name]) for name, frame in frames.items() if not frame.is_empty()}
+def _conformed(frames: Frames) -> Frames:
+    """Frames of the schema; a row that breaks one of its rules is no reading of its line, so it goes to `rejected`."""
+    out: Frames = {}
+    rejected = [frames.pop("rejected").with_columns(pl.lit(0, pl.UInt32).alias("source_id"))]
+    for name, frame in frames.items():
+        if frame.is_empty():
+            continue
+        wanted = schema.FRAMES[name]
+        out[name], failed = wanted.filter(_shaped(frame, wanted), cast=True)
+        if len(failed):
+            broken = pl.lit(f"{name}: {', '.join(failed.counts())}").alias("rule")
+            rejected.append(failed.invalid().select("source_id", "line", broken, pl.lit("").alias("text")))
+    kept = pl.concat(rejected, how="diagonal_relaxed").sort("line").head(_REJECTED_KEPT)
+    return out | {"rejected": schema.Rejected.validate(kept.select("source_id", "line", "rule", "text"), cast=True)}
 
 
-def _conformed(frame: pl.DataFrame, wanted: type[dy.Schema]) -> pl.DataFrame:
+def _shaped(frame: pl.DataFrame, wanted: type[dy.Schema]) -> pl.DataFrame:
     columns = wanted.create_empty().schema
     given = frame.with_columns(pl.lit(0, pl.UInt32).alias("source_id"))
     if "fields" in columns and "fields" in given.columns:
         given = given.with_columns(redact.redacted(pl.col("fields")))
-    if "inside" in columns and "inside" not in given.columns:
-        given = given.with_columns(
-            pl.col("phase").replace_strict(schema.INSIDE, default=None, return_dtype=pl.String).alias("inside")
-        )
     missing = [pl.lit(None, kind).alias(name) for name, kind in columns.items() if name not in given.columns]
-    good, _ = wanted.filter(given.with_columns(*missing).select(columns.names()), cast=True)
-    return good
+    return given.with_columns(*missing).select(columns.names())

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from infer_diag.schema import INSIDE
-
 _TAG = r"^(?:\[[\w. -]{1,40}\] )?"
 _GIB = float(1 << 30)
 _KEPT_TEXT = 200
@@ -122,8 +120,3 @@ def _clock_s(text: pl.Expr) -> pl.Expr:
 
 BAR = r"\s*(?:\d+% (?:Completed )?)?\|?[^|]*\|\s*(?P<done>[0-9]+)/(?P<total>[0-9]+) \[(?P<elapsed>[0-9:]+)<"
 """A tqdm bar after its title: count, total and elapsed time; the rate behind `<` changes its unit and is left alone."""
-
-
-def enclosing(phase: str | None) -> str | None:
-    """The phase that encloses this one, where one does."""
-    return INSIDE.get(phase or "")

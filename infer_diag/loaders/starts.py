@@ -6,12 +6,13 @@ import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
 
 from infer_diag.recording import start_id
+from infer_diag.schema import INSIDE
 
 _ENDS = {"ready", "failed", "shutdown"}
 _BEFORE_START = {"shutdown", "oom", "failed", "ready"}
@@ -99,32 +100,37 @@ class _Region:
     last: int
 
 
+_END = 1 << 31
+
+
 def _regions(starts: list[Start], serving_lines: np.ndarray) -> list[_Region]:
-    """The lines that belong to each start: its own, and those around them that no other start or serving line claims."""
+    """The lines of each start: its own, and those around them that no other start or serving line claims."""
+    following = _first_lines_after(starts)
     last_of: dict[str | None, int] = {}
     regions = []
-    for start in starts:
-        ready = next((row["line"] for row in reversed(start.rows) if row["kind"] == "ready"), None)
-        end_marks = [row["line"] for row in start.rows if row["kind"] == "shutdown"]
+    for start, next_begin in zip(starts, following, strict=True):
         own = [row["line"] for row in start.rows if row["kind"] != "shutdown"]
-        begins = start.rows[0]["kind"] == "engine_begin" and start.replica in last_of
+        stops = [row["line"] for row in start.rows if row["kind"] == "shutdown"]
+        ready = next((row["line"] for row in reversed(start.rows) if row["kind"] == "ready"), None)
         before = int(np.searchsorted(serving_lines, own[0]))
-        floor = max(last_of.get(start.replica, 0), int(serving_lines[before - 1]) if before else 0)
-        first = own[0] if begins else floor + 1
         after = int(np.searchsorted(serving_lines, max(own)))
-        ceiling = int(serving_lines[after]) - 1 if after < len(serving_lines) else 1 << 31
-        following = min(
-            (
-                other.rows[0]["line"]
-                for other in starts
-                if other.replica == start.replica and other.rows[0]["line"] > own[-1]
-            ),
-            default=1 << 31,
-        )
-        last = ready or min([ceiling, following - 1, *[mark - 1 for mark in end_marks if mark > max(own)]])
-        regions.append(_Region(first, max(last, own[-1] if not ready else ready)))
-        last_of[start.replica] = max([own[-1], *end_marks])
+        floor = max(last_of.get(start.replica, 0), int(serving_lines[before - 1]) if before else 0)
+        announced = start.rows[0]["kind"] == "engine_begin" and start.replica in last_of
+        ceiling = int(serving_lines[after]) - 1 if after < len(serving_lines) else _END
+        open_end = min([ceiling, next_begin - 1, *[stop - 1 for stop in stops if stop > max(own)]])
+        regions.append(_Region(own[0] if announced else floor + 1, ready or max(open_end, max(own))))
+        last_of[start.replica] = max([*own, *stops])
     return regions
+
+
+def _first_lines_after(starts: list[Start]) -> list[int]:
+    """For each start the first line of the next one of the same replica."""
+    upcoming: dict[str | None, int] = {}
+    out = []
+    for start in reversed(starts):
+        out.append(upcoming.get(start.replica, _END))
+        upcoming[start.replica] = start.rows[0]["line"]
+    return out[::-1]
 
 
 def start_frames(starts: list[Start], context: pl.DataFrame, serving_lines: np.ndarray) -> dict[str, pl.DataFrame]:
@@ -147,7 +153,7 @@ def start_frames(starts: list[Start], context: pl.DataFrame, serving_lines: np.n
 
 
 _TIME = pl.Datetime("us", "UTC")
-_STARTS = {
+_STARTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "line": pl.UInt32,
     "start_id": pl.String,
     "replica": pl.String,
@@ -169,7 +175,7 @@ def _rows(start: Start, number: int) -> pl.DataFrame:
     )
 
 
-_OBSERVATION = {
+_OBSERVATION: dict[str, pl.DataType | type[pl.DataType]] = {
     "line": pl.UInt32,
     "part": pl.UInt32,
     "time": _TIME,
@@ -207,7 +213,7 @@ def _summary(start: Start, region: _Region, number: int, context: pl.DataFrame) 
         "line": region.first,
         "start_id": start_id(number),
         "replica": start.replica,
-        "last_line": min(region.last, int(context["line"].max() or start.rows[-1]["line"])),  # type: ignore[call-overload]
+        "last_line": min(region.last, cast(int, context["line"].max()) if len(context) else start.rows[-1]["line"]),
         "first_time": stamped["time"].min(),
         "last_time": stamped["time"].max(),
         "acquire_time": None,
@@ -221,12 +227,18 @@ def _summary(start: Start, region: _Region, number: int, context: pl.DataFrame) 
 def _phases(rows: pl.DataFrame) -> pl.DataFrame:
     told = rows.filter(pl.col("phase").is_not_null() & (pl.col("edge") != "bar"))
     timed = pl.col("time")
+    # SGLang prints no duration that encloses all; a phase is inside only what the start itself tells of.
+    enclosed = (pl.col("phase") == "init_engine").any().over("start_id") | (pl.col("_inside") != "init_engine")
+    told = told.with_columns(
+        pl.col("phase").replace_strict(INSIDE, default=None, return_dtype=pl.String).alias("_inside")
+    )
     return told.select(
         "line",
         "start_id",
         "replica",
         "rank",
         "phase",
+        pl.when(enclosed).then(pl.col("_inside")).alias("inside"),
         pl.when(pl.col("edge") == "begin").then(timed).alias("begin"),
         pl.when(pl.col("edge") != "begin").then(timed).alias("end"),
         pl.col("seconds").alias("duration_s"),

@@ -10,8 +10,9 @@ from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
 from infer_diag.loaders.vllm_rules import CONFIGURATION, RULES
 
 ENDPOINTS = (
-    r"/(?:[\w.-]+/)*(?:v1/completions|v1/chat/completions|v1/responses|v1/messages|inference/v1/generate|generate(?:_stream)?|invocations"
-    r"|v1/embeddings|v2?/?(?:v1/)?rerank|score|v1/score|pooling|classify|v1/audio/\w+)(?:\?\S*)?"
+    r"/(?:[\w.-]+/)*(?:v1/completions|v1/chat/completions|v1/responses|v1/messages|inference/v1/generate"
+    r"|generate(?:_stream)?|invocations|v1/embeddings|v2?/?(?:v1/)?rerank|score|v1/score|pooling|classify"
+    r"|v1/audio/\w+)(?:\?\S*)?"
 )
 """Paths of requests that the engine computes something for; health checks and the like are none."""
 
@@ -25,9 +26,11 @@ STEPS = DenseRule(
 STATISTICS = DenseRule(
     "statistics",
     "Avg prompt throughput: ",
-    r"^(?P<prompt>[0-9.]+) tokens/s, Avg generation throughput: (?P<output>[0-9.]+) tokens/s, Running: (?P<running>[0-9]+) reqs, "
+    r"^(?P<prompt>[0-9.]+) tokens/s, Avg generation throughput: (?P<output>[0-9.]+) tokens/s, "
+    r"Running: (?P<running>[0-9]+) reqs, "
     r"(?:Swapped: (?P<swapped>[0-9]+) reqs, )?(?:Waiting|Pending): (?P<waiting>[0-9]+) reqs(?:, Deferred: [0-9]+ reqs)?"
-    r"(?:, KV fetch: [0-9]+ waiting to start, [0-9]+ in progress, [0-9]+ completed waiting)?(?:, Preemptions: (?P<preemptions>[0-9]+))?"
+    r"(?:, KV fetch: [0-9]+ waiting to start, [0-9]+ in progress, [0-9]+ completed waiting)?"
+    r"(?:, Preemptions: (?P<preemptions>[0-9]+))?"
     r"(?:, [\w ]{1,20}? ?KV cache usage: (?P<kv>[0-9.]+)%)?(?:, CPU KV cache usage: [0-9.]+%)?"
     r"(?:, Prefix cache hit rate: (?P<prefix>[0-9.]+)%)?(?:, .*)?\.?\s*$",
     tag=r"Engine [0-9]+:\s*|[0-9]+ Engines Aggregated:\s*",

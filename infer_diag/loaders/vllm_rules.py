@@ -1,4 +1,4 @@
-"""What vLLM's start-up lines say, 0.2.7 to 0.32, V0 and V1, by message; files and line numbers moved too often to use."""
+"""What vLLM's start-up lines say, 0.2.7 to 0.32, by message: the files and line numbers in front moved too often."""
 
 from __future__ import annotations
 

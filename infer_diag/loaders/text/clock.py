@@ -117,7 +117,7 @@ class FileClock:
 
     @staticmethod
     def _rounded(gap_us: int) -> int:
-        """The zone difference nearby, if there is one; else whole seconds, since the inner clock often ticks in them."""
+        """The zone difference nearby, if there is one; else whole seconds, in which the inner clock often ticks."""
         zone = round(gap_us / _QUARTER_HOUR_US) * _QUARTER_HOUR_US
         return zone if abs(gap_us - zone) <= _ZONE_TOLERANCE_US else (gap_us // _SECOND_US) * _SECOND_US
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import polars as pl
@@ -69,7 +70,7 @@ def wrap_width(sample: pl.DataFrame, record_begin: str) -> int | None:
     is no record of its own while most other lines are records.
     """
     lengths = sample["text"].str.len_chars()
-    width = int(lengths.max() or 0)  # type: ignore[call-overload]
+    width = cast(int, lengths.max()) if len(lengths) else 0
     if not _WRAP_RANGE[0] <= width <= _WRAP_RANGE[1]:
         return None
     begins = sample["text"].str.contains(record_begin)

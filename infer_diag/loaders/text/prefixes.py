@@ -10,7 +10,7 @@ import polars as pl
 
 
 def ascii_classes(pattern: str) -> str:
-    """The pattern with digits and word characters of ASCII only: a tenth of the compiled size, several times the speed."""
+    """The pattern with ASCII digits and word characters only: a tenth of the size, several times the speed."""
     return pattern.replace(r"\d", "[0-9]").replace(r"\w", "[0-9A-Za-z_]")
 
 
@@ -34,11 +34,13 @@ ANSI = r"(?:\x1b|\^\[|\\u001[bB]|\\x1[bB]|#x1B)\[[0-9;?]*[A-Za-z]|\x1b\[?|\[\d{1
 _PREFIX = "|".join(
     (
         # Python's logging module: an engine's or a library's own stamp with milliseconds and a level.
-        rf"(?P<inner_python>{_DATE} {_CLOCK}[.,]\d{{3,6}})\s*(?:[-|]\s*)?(?:[\w.]+\s*[-|]\s*)?\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
+        rf"(?P<inner_python>{_DATE} {_CLOCK}[.,]\d{{3,6}})\s*(?:[-|]\s*)?(?:[\w.]+\s*[-|]\s*)?"
+        rf"\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
         rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]{{1,200}}:\d+\] ?",
         rf"\[(?P<inner_sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)(?P<ranks>(?: [A-Z]{{2,4}}\d+)*)\] ?",
         # Container runtimes, docker, kubectl --timestamps, CI runners; brackets as Jenkins writes them.
-        rf"\[?(?P<outer>{_DATE}[T ]{_CLOCK}(?:[.,]\d{{1,9}})?{_ZONE}?)\]?(?: (?:stdout|stderr) (?P<partial>[FP])| \d\d[OE][ +]?)?(?:[:|\s]+|$)",
+        rf"\[?(?P<outer>{_DATE}[T ]{_CLOCK}(?:[.,]\d{{1,9}})?{_ZONE}?)\]?"
+        r"(?: (?:stdout|stderr) (?P<partial>[FP])| \d\d[OE][ +]?)?(?:[:|\s]+|$)",
         r"(?P<outer_syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?) [\w.-]+ [\w@./-]+(?:\[\d+\])?: ?",
         r"[\w.-]+ [\w@./-]+\[\d+\]: ",
         r"\[(?:pod/)?(?P<pod>[a-z0-9][\w.-]*/[\w.-]+)\] ?",
@@ -68,8 +70,8 @@ def clean(text: pl.Expr) -> pl.Expr:
 def peeled(frame: pl.DataFrame) -> pl.DataFrame:
     """Splits the column `text` into prefixes and `message`.
 
-    Adds `message`, `outer` and `inner` (raw stamps), `process`, `pid`, `ip`, `rank`, `ranks`, `pod`, `service`, `partial`;
-    all strings, null where the text has none.
+    Adds `message`, `outer` and `inner` (raw stamps), `process`, `pid`, `ip`, `rank`, `ranks`, `pod`, `service` and
+    `partial`; all strings, null where the text has none.
     """
     work = frame.with_columns(
         pl.col("text").alias("message"), *(pl.lit(None, pl.String).alias(name) for name in _COLUMNS)

@@ -18,12 +18,16 @@ from infer_diag.loaders.text.records import ATTRIBUTES, records
 _CONTEXT_LINES = 5000
 """How far from a start's own lines its surroundings are read: banners, library chatter, the stamps that bound it."""
 
-_CUT_MARK = r"^\W*(?:\.{3,}|…|\[\.\.\.\]|\[…\]|<snip(?:ped)?>|\(?(?:output|log|lines?)? ?(?:truncated|omitted|snipped|skipped)[^\w]*\)?|.{0,20}\b\d+ (?:more )?lines? (?:omitted|skipped|truncated|removed).{0,20})\W*$"
+_CUT_MARK = (
+    r"(?i)^\W*(?:\.{3,}|…|\[\.\.\.\]|\[…\]|<snip(?:ped)?>"
+    r"|\(?(?:output|log|lines?)? ?(?:truncated|omitted|snipped|skipped)[^\w]*\)?"
+    r"|.{0,20}\b\d+ (?:more )?lines? (?:omitted|skipped|truncated|removed).{0,20})\W*$"
+)
 
 
 @dataclass(frozen=True)
 class DenseRule:
-    """A kind of line that a log can hold by the million, with so regular a text that one anchored pattern reads it.
+    """A kind of line that a log holds by the million, with a text so regular that one anchored pattern reads it.
 
     `needle` is the literal at which the line is divided: the head before it is parsed once per distinct text, the rest
     is matched by `pattern`. A line that does not fit goes the thorough way.
@@ -40,7 +44,7 @@ class DenseRule:
 
 @dataclass(frozen=True)
 class TextFormat:
-    """What a loader asks of the reader: literals of start-up lines, literals of serving lines, and the dense kinds."""
+    """What a loader asks of the reader: literals of start-up and of serving lines, and the dense kinds."""
 
     start_needles: tuple[str, ...]
     serving_needles: tuple[str, ...]
@@ -57,7 +61,7 @@ class Batch:
     line_count: int
 
     def rows(self, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """(all rows of a dense kind, those that went the thorough way included; lines that it claims and cannot read)."""
+        """(all rows of a dense kind, whichever way they went; lines that it claims and cannot read)."""
         claimed = self.records.filter(pl.col("message").str.contains(rule.needle, literal=True))
         pattern = f"^(?:{rule.tag})?(?:{rule.variable_tail}){re.escape(rule.needle)}{rule.pattern.removeprefix('^')}"
         read = claimed.with_columns(pl.col("message").str.extract_groups(pattern).alias("_g"))
@@ -189,7 +193,7 @@ def _start_regions(lines: np.ndarray, start: np.ndarray, chunk: Chunk) -> list[t
 
 
 def _cut_lines(context: pl.DataFrame) -> list[int]:
-    return context.filter(pl.col("text").str.contains(f"(?i){_CUT_MARK}"))["line"].to_list()
+    return context.filter(pl.col("text").str.contains(_CUT_MARK))["line"].to_list()
 
 
 def _sniffed_width(data: bytes) -> int | None:
