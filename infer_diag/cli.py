@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from infer_diag.diagnose import Diagnosis
 
 EXIT_UNREADABLE = 2
+_LONG_BYTES = 20_000_000
+_SHOWN_PLACES = 3
+_COLOURS = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 app = typer.Typer(
@@ -78,9 +80,9 @@ def diagnose(
     if as_json:
         typer.echo(diagnosis.to_json())
     elif sys.stdout.isatty():
-        _print_coloured(_CONTROL.sub("�", diagnosis.text()))
+        _print_coloured(_lines(diagnosis))
     else:
-        typer.echo(_CONTROL.sub("�", diagnosis.text()))
+        typer.echo("\n".join(_lines(diagnosis)))
 
 
 @app.command(epilog="\b\nExample:\n  infer-diag report logs/ --out report.html")
@@ -138,8 +140,42 @@ def _diagnosed(
     from infer_diag.diagnose import diagnose as diagnose_recording
     from infer_diag.loaders import load
 
-    progress = sys.stderr.isatty() and not quiet
+    progress = _show_progress if sys.stderr.isatty() and not quiet else None
     return diagnose_recording(load(*paths, format=format, year=year, tz=tz, strict=strict, progress=progress))
+
+
+def _show_progress(path: str, done: int, size: int) -> None:
+    """One line that stays in place and goes once the file is read; short files never get one."""
+    if size >= _LONG_BYTES:
+        text = f"reading {_CONTROL.sub('�', path)[-60:]}  {min(done / size, 1):.0%}" if done < size else ""
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+def _lines(diagnosis: Diagnosis) -> list[str]:
+    """The summary, then every finding with what to do and where it stands in the logs; no control characters."""
+    summary = diagnosis.text().splitlines()
+    lines = [line for line in summary if line.partition(" ")[0] not in (*_COLOURS, "…")]
+    for finding in diagnosis.findings:
+        lines.append(f"{finding.severity:<7}{finding.id}: {finding.sentence}")
+        if finding.remedy:
+            lines.append(f"{'':7}→ {finding.remedy}")
+        if finding.evidence:
+            more = len(finding.evidence) - _SHOWN_PLACES
+            lines.append(f"{'':7}{', '.join(finding.evidence[:_SHOWN_PLACES])}" + (f" and {more} more" * (more > 0)))
+    return [_CONTROL.sub("�", line) for line in lines]
+
+
+def _print_coloured(lines: list[str]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line in lines:
+        word = line.partition(" ")[0]
+        shown = Text(line)
+        shown.stylize(_COLOURS.get(word, ""), 0, len(word))
+        console.print(shown, soft_wrap=True)
 
 
 def _write(diagnosis: Diagnosis, path: Path, quiet: bool) -> None:

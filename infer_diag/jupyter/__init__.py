@@ -1,0 +1,35 @@
+"""The notebook face: one magic, `%diag`, whose verbs are a few lines each over the Python surface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infer_diag.jupyter.completion import Matcher
+from infer_diag.jupyter.grammar import grammar
+from infer_diag.jupyter.magic import Magic
+from infer_diag.jupyter.panel import Panel
+from infer_diag.jupyter.panels import batching_panel, cold_start_panel, summary_panel
+from infer_diag.jupyter.session import Session
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["MAGIC", "Panel", "batching_panel", "cold_start_panel", "load", "summary_panel", "unload"]
+
+MAGIC = "diag"
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register `%diag` and its completion."""
+    unload(shell)
+    session = Session(shell.user_ns)
+    parser = grammar(session)
+    shell.register_magic_function(Magic(parser, session).function(), "line", MAGIC)
+    shell.Completer.custom_matchers.append(Matcher(parser))
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take `%diag` and its completion away; the recordings that it held go with it."""
+    shell.magics_manager.magics["line"].pop(MAGIC, None)
+    matchers = shell.Completer.custom_matchers
+    matchers[:] = [matcher for matcher in matchers if not isinstance(matcher, Matcher)]

@@ -1,0 +1,87 @@
+"""The grammar of `%diag`: verb first, recording second, options long; help and completion are read off it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from infer_diag import samples
+from infer_diag.errors import DiagError
+from infer_diag.jupyter import completion, verbs
+from infer_diag.jupyter.panel import Panel
+from infer_diag.jupyter.session import Session
+from infer_diag.loaders import FORMATS
+
+Run = Callable[[Session, argparse.Namespace], Panel]
+Code = Callable[[Session, argparse.Namespace], str]
+Completer = Callable[[str], Iterable[str]]
+
+
+def grammar(session: Session) -> argparse.ArgumentParser:
+    """The parser of a `%diag` line; the recordings of `session` complete its second word."""
+    parser: argparse.ArgumentParser = MagicArgumentParser(prog="%diag")
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB")
+
+    def verb(name: str, run: Run, code: Code | None = None) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = subparsers.add_parser(
+            name, prog=f"%diag {name}", description=run.__doc__, allow_abbrev=False
+        )
+        sub.set_defaults(run=run, code_of=code, code=False)
+        if code is not None:
+            sub.add_argument("--code", action="store_true", help="print the Python that does the same")
+        return sub
+
+    _load(verb("load", verbs.load_verb, verbs.load_code))
+    verb("list", verbs.list_verb)
+    _recording(verb("summary", verbs.summary_verb, verbs.summary_code), session)
+    coldstart = verb("coldstart", verbs.coldstart_verb, verbs.coldstart_code)
+    _recording(coldstart, session)
+    start = coldstart.add_argument("--start", metavar="START", help="one start of several, such as start-2")
+    _completed(start, lambda token: _starts(session))
+    _recording(verb("batching", verbs.batching_verb, verbs.batching_code), session)
+    report = verb("report", verbs.report_verb, verbs.report_code)
+    _recording(report, session)
+    out = report.add_argument("--out", metavar="FILE", default="report.html", help="where to write it (report.html)")
+    _completed(out, completion.paths)
+    verb("samples", verbs.samples_verb, verbs.samples_code)
+    helped = verb("help", lambda session, options: verbs.help_of(parser, options.about))
+    helped.description = "The grammar of one verb, or the list of all."
+    helped.add_argument("about", metavar="VERB", nargs="?", choices=list(subparsers.choices), help="a verb")
+    return parser
+
+
+def _load(parser: argparse.ArgumentParser) -> None:
+    path = parser.add_argument("path", metavar="PATH", nargs="+", help="files, folders, globs or sample:NAME")
+    _completed(path, _loadable)
+    parser.add_argument("--as", dest="name", metavar="NAME", help="name of the recording (the file's stem)")
+    form = parser.add_argument("--format", metavar="FORMAT", help="read every file as this format")
+    _completed(form, lambda token: FORMATS)
+    parser.add_argument("--year", metavar="YEAR", type=int, help="year of stamps that print none")
+    parser.add_argument("--tz", metavar="ZONE", help="time zone of stamps that name none, such as Asia/Shanghai")
+    parser.add_argument("--strict", action="store_true", help="fail at the first damaged line")
+
+
+def _recording(parser: argparse.ArgumentParser, session: Session) -> None:
+    action = parser.add_argument("recording", metavar="RECORDING", nargs="?", help="its name (the last one loaded)")
+    _completed(action, lambda token: session.names())
+
+
+def _completed(action: argparse.Action, completer: Completer) -> None:
+    action.completer = completer  # type: ignore[attr-defined]
+
+
+def _loadable(token: str) -> Iterable[str]:
+    if token and "sample:".startswith(token[:7]):
+        yield from (f"sample:{name}" for name in samples.names())
+    yield from completion.paths(token)
+    if not token:
+        yield "sample:"
+
+
+def _starts(session: Session) -> Iterable[str]:
+    try:
+        return list(session.get(None).recording.starts["start_id"])
+    except DiagError:
+        return []

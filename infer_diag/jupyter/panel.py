@@ -1,0 +1,78 @@
+"""What a verb returns: a title, a sentence, and the frame and figure behind them."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+MAX_LINES = 12
+MAX_ROWS = 100
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+@dataclass(frozen=True, repr=False)
+class Panel:
+    """An answer that a notebook shows: the figure where there is one, else the table, and always the text."""
+
+    title: str
+    sentence: str = ""
+    details: tuple[str, ...] = ()
+    frame: pl.DataFrame | None = None
+    figure: go.Figure | None = None
+
+    @property
+    def text(self) -> str:
+        """Title, sentence and details in at most twelve lines, the same on every run."""
+        lines = [line for line in (self.title, self.sentence, *self.details) if line]
+        if len(lines) > MAX_LINES:
+            lines = [*lines[: MAX_LINES - 1], f"… and {len(lines) - MAX_LINES + 1} more"]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": self.text}
+        if self.figure is not None:
+            figure = json.loads(self.figure.to_json())
+            return {PLOTLY: {**figure, "config": {"displaylogo": False}}, **self._rendered(), **bundle}
+        return {**bundle, "text/html": self._html()}
+
+    def _rendered(self) -> dict[str, Any]:
+        """What plotly's own renderer adds, such as HTML where the reader asked it for that."""
+        assert self.figure is not None
+        return self.figure._repr_mimebundle_() or {}
+
+    def _html(self) -> str:
+        text = "\n".join(line for line in (self.sentence, *self.details) if line)
+        body = f"<pre>{html.escape(text)}</pre>" if self.frame is None else f"<p>{html.escape(self.sentence)}</p>"
+        table = "" if self.frame is None else _table(self.frame)
+        return f"<b>{html.escape(self.title)}</b>{body if text else ''}{table}"
+
+
+def _table(frame: pl.DataFrame) -> str:
+    """The first hundred rows as an HTML table; every cell is escaped, because its text may come out of a log."""
+    head = _row("th", frame.columns)
+    rows = "".join(_row("td", row) for row in frame.head(MAX_ROWS).iter_rows())
+    rest = f"<p>… and {len(frame) - MAX_ROWS:,} more rows</p>" if len(frame) > MAX_ROWS else ""
+    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>{rest}"
+
+
+def _row(tag: str, cells: Iterable[object]) -> str:
+    return "<tr>" + "".join(f'<{tag} style="text-align:left">{_cell(cell)}</{tag}>' for cell in cells) + "</tr>"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return html.escape(", ".join(map(str, value)) if isinstance(value, list) else str(value))
