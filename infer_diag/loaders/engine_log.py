@@ -146,17 +146,30 @@ def _serving_lines(frames: Frames) -> np.ndarray:
     return np.unique(np.concatenate(parts)) if parts else np.array([], np.uint32)
 
 
+REPLICA_PARTS = "\x1f"
+"""Between the place (pod, service) and the data-parallel engine in `replica`, until the whole file is known."""
+
+
+def replica(place: pl.Expr, engine: pl.Expr) -> pl.Expr:
+    """The column `replica` of records: where they come from and which data-parallel engine wrote them."""
+    return pl.concat_str([place.fill_null(""), engine.fill_null("")], separator=REPLICA_PARTS).alias("replica")
+
+
 def _told_apart(frames: Frames) -> Frames:
     """Replica names only where there are several: a lone one tells nothing apart."""
-    names = {
-        name for frame in frames.values() if "replica" in frame.columns for name in frame["replica"].unique().to_list()
-    }
-    if len(names - {None}) > 1:
-        return frames
-    unnamed = pl.lit(None, pl.String).alias("replica")
-    return {
-        name: frame.with_columns(unnamed) if "replica" in frame.columns else frame for name, frame in frames.items()
-    }
+    named = {name: frame for name, frame in frames.items() if "replica" in frame.columns}
+    seen = pl.concat([frame["replica"].cast(pl.String).unique() for frame in named.values()]).drop_nulls().unique()
+    parts = pl.DataFrame({"replica": seen}).with_columns(
+        pl.col("replica").str.splitn(REPLICA_PARTS, 2).struct.rename_fields(["place", "engine"]).struct.unnest()
+    )
+    for part in ("place", "engine"):
+        several = parts.filter(pl.col(part) != "")[part].n_unique() > 1
+        parts = parts.with_columns((pl.col(part) if several else pl.lit("")).alias(part))
+    label = pl.concat_str("place", "engine", separator=" ").str.strip_chars()
+    table = parts.select("replica", pl.when(label != "").then(label).alias("label"))
+    labels = dict(table.iter_rows())
+    column = pl.col("replica").cast(pl.String).replace_strict(labels, default=None, return_dtype=pl.String)
+    return frames | {name: frame.with_columns(column.alias("replica")) for name, frame in named.items()}
 
 
 def _per_request(rows: pl.DataFrame, first_time: datetime | None) -> pl.DataFrame:

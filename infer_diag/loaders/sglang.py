@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from infer_diag import redact
-from infer_diag.loaders.engine_log import Engine, Frames
+from infer_diag.loaders.engine_log import Engine, Frames, replica
 from infer_diag.loaders.observations import BAR, StartRule
 from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
 from infer_diag.loaders.vllm import RESPONSES, answered
@@ -100,10 +100,9 @@ def identify(records: pl.DataFrame) -> pl.DataFrame:
     """Adds `replica` (data-parallel engine, pod or service) and `rank` (the rest of the rank labels) from the stamp."""
     ranks = pl.col("ranks").str.strip_chars()
     data_parallel = ranks.str.extract(r"\b(DP\d+)")
-    place = pl.concat_str([pl.coalesce("pod", "service"), data_parallel], separator=" ", ignore_nulls=True)
     rest = ranks.str.replace(r"\bDP\d+ ?", "").str.strip_chars()
     return records.with_columns(
-        pl.when(place != "").then(place).alias("replica"), pl.when(rest != "").then(rest).alias("rank")
+        replica(pl.coalesce("pod", "service"), data_parallel), pl.when(rest != "").then(rest).alias("rank")
     )
 
 

@@ -75,7 +75,7 @@ def segmented(observations: pl.DataFrame, serving_lines: np.ndarray) -> list[Sta
         if bisect.bisect_left(lines, row["line"]) > bisect.bisect_right(lines, last_line):
             _mark_served(open_starts.values())
         last_line = row["line"]
-        targets = [row["replica"]] if row["replica"] in names and row["replica"] is not None else names
+        targets = _spoken_for(row["replica"], names)
         for name in targets:
             current = open_starts.get(name)
             if current is None or current.ends_before(row):
@@ -87,6 +87,14 @@ def segmented(observations: pl.DataFrame, serving_lines: np.ndarray) -> list[Sta
     if lines and lines[-1] > last_line:
         _mark_served(open_starts.values())
     return [start for start in starts if start.loaded or any(row["kind"] == "engine_begin" for row in start.rows)]
+
+
+def _spoken_for(replica: str | None, names: list[str | None]) -> list[str | None]:
+    """The replicas that a record tells of: its own, all of its pod, or all there are."""
+    if replica is None:
+        return names
+    own = [name for name in names if name is not None and (name == replica or name.startswith(f"{replica} "))]
+    return list(own) or names
 
 
 def _mark_served(starts: Iterable[Start]) -> None:

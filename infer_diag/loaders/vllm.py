@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from infer_diag import redact
-from infer_diag.loaders.engine_log import Engine, Frames
+from infer_diag.loaders.engine_log import REPLICA_PARTS, Engine, Frames, replica
 from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
 from infer_diag.loaders.vllm_rules import CONFIGURATION, RULES
 
@@ -21,7 +21,8 @@ STEPS = DenseRule(
     "Iteration(",
     r"^(?P<iteration>[0-9]+)\): (?P<prefill_count>[0-9]+) context requests, (?P<prefill_tokens>[0-9]+) context tokens, "
     r"(?P<decode_count>[0-9]+) generation requests, (?P<decode_tokens>[0-9]+) generation tokens, "
-    r"iteration elapsed time: (?P<ms>[0-9.]+) ms\s*$",
+    r"iteration elapsed time: (?P<ms>[0-9.]+) ms(?: \(dummy\))?(?:, [A-Za-z][\w ]{1,60}: [0-9.]+%?)*\s*$",
+    tag=r"Engine [0-9]+:\s*",
 )
 STATISTICS = DenseRule(
     "statistics",
@@ -32,7 +33,7 @@ STATISTICS = DenseRule(
     r"(?:, KV fetch: [0-9]+ waiting to start, [0-9]+ in progress, [0-9]+ completed waiting)?"
     r"(?:, Preemptions: (?P<preemptions>[0-9]+))?"
     r"(?:, [\w ]{1,20}? ?KV cache usage: (?P<kv>[0-9.]+)%)?(?:, CPU KV cache usage: [0-9.]+%)?"
-    r"(?:, Prefix cache hit rate: (?P<prefix>[0-9.]+)%)?(?:, .*)?\.?\s*$",
+    r"(?:, Prefix cache hit rate: (?P<prefix>[0-9.]+)%)?(?:, [A-Z][\w ]{1,60}: [\w.% -]{1,60})*\.?\s*$",
     tag=r"Engine [0-9]+:\s*|[0-9]+ Engines Aggregated:\s*",
 )
 RECEIVED = DenseRule("request", "Received request ", r"^(?P<request_id>[^\s:,]+)[:,.]?(?:\s|$)")
@@ -58,11 +59,8 @@ def identify(records: pl.DataFrame) -> pl.DataFrame:
         pl.concat_str([pl.lit("pid "), pl.col("pid"), pl.lit(" "), pl.col("ip")], ignore_nulls=True).str.strip_chars()
     )
     data_parallel = process.str.extract(r"_DP(?:Rank_)?(\d+)")
-    place = pl.concat_str(
-        [pl.coalesce("pod", "service"), pl.lit("DP") + data_parallel], separator=" ", ignore_nulls=True
-    )
     return records.with_columns(
-        pl.when(place != "").then(place).alias("replica"),
+        replica(pl.coalesce("pod", "service"), pl.lit("DP") + data_parallel),
         pl.when(worker.fill_null(False) | pl.col("rank").is_not_null())
         .then(pl.coalesce(parallel, "rank", numbered, anonymous))
         .alias("rank"),
@@ -110,6 +108,15 @@ def _steps(rows: pl.DataFrame) -> pl.DataFrame:
     return read.with_columns(kind.cast(pl.Enum(("prefill", "decode", "mixed", "idle"))).alias("kind"))
 
 
+def _engine_replica() -> pl.Expr:
+    """The replica of a line that the front end prints on behalf of a numbered engine."""
+    number = pl.col("message").str.extract(r"^Engine 0*(\d+):")
+    place = pl.col("replica").str.extract(f"^([^{REPLICA_PARTS}]*)")
+    return (
+        pl.when(number.is_not_null()).then(place + REPLICA_PARTS + "DP" + number).otherwise("replica").alias("replica")
+    )
+
+
 def _samples(rows: pl.DataFrame) -> pl.DataFrame:
     if rows.is_empty():
         return pl.DataFrame(schema={"line": pl.UInt32})
@@ -117,11 +124,10 @@ def _samples(rows: pl.DataFrame) -> pl.DataFrame:
     count = {
         name: pl.col(name).cast(pl.UInt32, strict=False) for name in ("running", "waiting", "swapped", "preemptions")
     }
-    engine = pl.col("message").str.extract(r"^Engine (\d+):") if "message" in rows.columns else pl.lit(None, pl.String)
     return rows.select(
         "line",
         "time",
-        pl.coalesce("replica", pl.lit("DP") + engine.str.strip_chars_start("0").replace("", "0")).alias("replica"),
+        _engine_replica(),
         pl.lit("interval").alias("kind"),
         count["running"].alias("running_count"),
         count["waiting"].alias("waiting_count"),

@@ -26,8 +26,11 @@ ATTRIBUTES = ("outer", "inner", "process", "pid", "ip", "rank", "ranks", "pod", 
 
 def records(lines: pl.DataFrame) -> pl.DataFrame:
     """One row per record: `line`, `part` (its place within the line), `message` and the columns of `ATTRIBUTES`."""
-    parts = _split(lines.with_columns(prefixes.clean(pl.col("text"))))
-    found = _joined_heads(prefixes.split_at_engine_stamp(parts))
+    cleaned = lines.with_columns(prefixes.clean(pl.col("text")))
+    document = _is_document(pl.col("text"))
+    whole = prefixes.peeled(cleaned.filter(document).with_columns(pl.lit(0, pl.UInt32).alias("part")))
+    split = _joined_heads(prefixes.split_at_engine_stamp(_split(cleaned.filter(~document))))
+    found = pl.concat([split, whole], how="diagonal").sort("line", "part", maintain_order=True)
     for _ in range(_MAX_NESTING):
         wrapped = pl.col("message").str.starts_with("{") & pl.col("message").str.ends_with("}")
         if not found.select(wrapped.any()).item():
@@ -36,6 +39,13 @@ def records(lines: pl.DataFrame) -> pl.DataFrame:
             "line", "part"
         )
     return found.select("line", "part", "message", *ATTRIBUTES)
+
+
+def _is_document(text: pl.Expr) -> pl.Expr:
+    """Whether a line is one JSON object, prefixes of collectors aside; an engine's own record may hold braces too."""
+    ahead = text.str.extract(r'^([^{]{0,200})\{\s*"')
+    closed = text.str.ends_with("}")
+    return (ahead.is_not_null() & closed & ~ahead.str.contains(prefixes.RECORD_BEGIN)).fill_null(False)
 
 
 def _split(lines: pl.DataFrame) -> pl.DataFrame:
