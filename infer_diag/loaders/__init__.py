@@ -7,17 +7,15 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
-from infer_diag.loaders import engine_log, sglang, vllm
+from infer_diag.loaders import sglang, vllm
 from infer_diag.loaders.files import LogFile, find
+from infer_diag.loaders.loader import Options
 from infer_diag.loaders.sniff import is_binary, sniffed
 from infer_diag.recording import Recording, combine
 
-_ENGINES = {"vllm": vllm.ENGINE, "sglang": sglang.ENGINE}
+LOADERS = {loader.name: loader for loader in (vllm.LOADER, sglang.LOADER)}
 
-FORMATS: dict[str, str] = {
-    "vllm": "vLLM text log, 0.2.7 to 0.32, V0 and V1: start-up, statistics, iterations, requests; also as JSON lines",
-    "sglang": "SGLang text log, 0.2 to 0.5: start-up, prefill and decode batches, retractions",
-}
+FORMATS: dict[str, str] = {name: loader.about for name, loader in LOADERS.items()}
 """Formats that `load` reads, with one line about each."""
 
 
@@ -46,7 +44,7 @@ def load(
     """
     if not paths:
         raise SourceError("no path was given", hint="give a file, a folder, a glob or sample:NAME")
-    if format is not None and format not in _ENGINES:
+    if format is not None and format not in LOADERS:
         raise UnknownNameError("format", format, FORMATS)
     if tz is not None:
         _check_zone(tz)
@@ -74,7 +72,7 @@ def _read(
         raise SourceError(f"{file.label} is empty", hint="check that the log was written and not rotated away")
     if is_binary(head):
         raise SourceError(f"{file.label} is a binary file, not a log", hint="give the server's text log")
-    name = format or sniffed(head)
+    name = format or sniffed(head, [(loader.name, loader.signature) for loader in LOADERS.values()])
     if name is None:
         first = head.strip().splitlines()[0][:60].decode("utf-8", "replace")
         raise SourceError(
@@ -89,7 +87,7 @@ def _read(
         if progress is not None:
             progress(file.label, done, file.size_bytes)
 
-    recording = engine_log.load(file, _ENGINES[name], engine_log.Options(year, tz, strict, count))
+    recording = LOADERS[name].load(file, options=Options(year, tz, strict, count))
     if not recording.rows():
         lines = recording.sources[0].lines
         raise SourceError(

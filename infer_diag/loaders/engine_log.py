@@ -14,6 +14,7 @@ import polars as pl
 from infer_diag import redact, schema
 from infer_diag.errors import LogFormatError
 from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.loader import Options
 from infer_diag.loaders.observations import StartRule, observed
 from infer_diag.loaders.starts import segmented, start_frames
 from infer_diag.loaders.text.clock import FileClock
@@ -42,16 +43,6 @@ class Engine:
     configured: Callable[[pl.DataFrame], pl.DataFrame]
 
 
-@dataclass(frozen=True)
-class Options:
-    """How the user wants a file read."""
-
-    year: int | None = None
-    tz: str | None = None
-    strict: bool = False
-    on_bytes: Callable[[int], None] = lambda _: None
-
-
 @dataclass
 class _Gathered:
     """Frames of the batches so far."""
@@ -66,7 +57,7 @@ class _Gathered:
     last_time: datetime | None = None
 
 
-def load(file: LogFile, engine: Engine, options: Options) -> Recording:
+def load(file: LogFile, *, engine: Engine, options: Options) -> Recording:
     """One file as a recording.
 
     Raises:

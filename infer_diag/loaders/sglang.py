@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from infer_diag import redact
+from infer_diag.loaders import engine_log
 from infer_diag.loaders.engine_log import Engine, Frames, replica
+from infer_diag.loaders.loader import Loader
 from infer_diag.loaders.observations import BAR, StartRule
+from infer_diag.loaders.sniff import Signature
+from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
 from infer_diag.loaders.vllm import RESPONSES, answered
 
@@ -182,6 +188,21 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+SIGNATURE = Signature(
+    stamp=prefixes.SGLANG_STAMP,
+    phrases=(
+        r"(?:Prefill|Decode) batch(?: \[\d+\])?[.,] ",
+        r"Load weight (?:begin|end)\.",
+        r"Memory pool end\.",
+        r"Capture .{0,40}(?:cuda|CUDA) graph (?:begin|end)",
+        r"max_total_num_tokens=\d+",
+        r"The server is fired up and ready to roll!",
+        r"server_args=ServerArgs\(|\bsglang\b",
+        r"Init torch distributed (?:begin|ends)",
+        r"Retract requests\.|#retracted_reqs",
+    ),
+)
+
 ENGINE = Engine(
     name="sglang",
     text=TextFormat(
@@ -193,4 +214,11 @@ ENGINE = Engine(
     identify=identify,
     serving=serving,
     configured=configured,
+)
+
+LOADER = Loader(
+    name="sglang",
+    about="SGLang text log, 0.2 to 0.5: start-up, prefill and decode batches, retractions",
+    signature=SIGNATURE,
+    load=partial(engine_log.load, engine=ENGINE),
 )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from infer_diag import redact
+from infer_diag.loaders import engine_log
 from infer_diag.loaders.engine_log import REPLICA_PARTS, Engine, Frames, replica
+from infer_diag.loaders.loader import Loader
+from infer_diag.loaders.sniff import Signature
+from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
 from infer_diag.loaders.vllm_rules import CONFIGURATION, RULES
 
@@ -208,6 +214,24 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+SIGNATURE = Signature(
+    stamp=prefixes.VLLM_STAMP,
+    phrases=(
+        r"Avg prompt throughput: [0-9.]+ tokens/s",
+        r"init engine \(profile, create kv cache, warmup model\) took",
+        r"Initializing an? (?:V[01] )?LLM engine",
+        r"vLLM API server version|Starting vLLM|vllm serve \S",
+        r"Graph capturing finished in [0-9]+ secs",
+        r"Model loading took [0-9.]+ Gi?B|Loading model weights took [0-9.]+ Gi?B",
+        r"torch\.compile (?:takes|took) [0-9.]+ s in total",
+        r"Dynamo bytecode transform time: ",
+        r"Iteration\([0-9]+\): [0-9]+ context requests",
+        r"GPU KV cache size: [0-9,]+ tokens|# (?:GPU|cuda) blocks: ",
+        r"\((?:EngineCore|VllmWorker|RayWorkerWrapper|APIServer)[\w-]*(?: rank=\d+)? pid=",
+        r"Loading (?:safetensors|pt) checkpoint shards:",
+    ),
+)
+
 ENGINE = Engine(
     name="vllm",
     text=TextFormat(
@@ -227,4 +251,11 @@ ENGINE = Engine(
     identify=identify,
     serving=serving,
     configured=configured,
+)
+
+LOADER = Loader(
+    name="vllm",
+    about="vLLM text log, 0.2.7 to 0.32, V0 and V1: start-up, statistics, iterations, requests; also as JSON lines",
+    signature=SIGNATURE,
+    load=partial(engine_log.load, engine=ENGINE),
 )

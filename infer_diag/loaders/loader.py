@@ -1,0 +1,38 @@
+"""What every loader is: a format's name, how to recognise it, and a function from a file to a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.sniff import Signature
+from infer_diag.recording import Recording
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the user wants a file read; `on_bytes` is called with the size of each piece that was read."""
+
+    year: int | None = None
+    tz: str | None = None
+    strict: bool = False
+    on_bytes: Callable[[int], None] = lambda _: None
+
+
+class Load(Protocol):
+    """From one file to its recording (one source, `source_id` 0)."""
+
+    def __call__(self, file: LogFile, *, options: Options) -> Recording:
+        """Reads the file; raises errors of `infer_diag.errors` alone."""
+
+
+@dataclass(frozen=True)
+class Loader:
+    """One format that `load` reads."""
+
+    name: str
+    about: str
+    signature: Signature
+    load: Load
