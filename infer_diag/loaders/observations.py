@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-_TAG = r"^(?:\[[\w. -]{1,40}\] )?"
+from infer_diag.loaders.text.prefixes import ascii_classes
+
+_TAG = ascii_classes(r"^(?:\[[\w. -]+\] )?")
 _GIB = float(1 << 30)
 _KEPT_TEXT = 200
 
@@ -50,7 +52,8 @@ def observed(records: pl.DataFrame, rules: Iterable[StartRule]) -> tuple[pl.Data
         mine = records.filter(pl.col("message").str.contains(rule.claim, literal=True))
         if mine.is_empty():
             continue
-        got = pl.col("message").str.extract_groups(f"{_TAG}(?P<all>{rule.pattern or _escaped(rule.claim)})")
+        pattern = ascii_classes(rule.pattern) or _escaped(rule.claim)
+        got = pl.col("message").str.extract_groups(f"{_TAG}(?P<all>{pattern})")
         read = mine.with_columns(got.alias("_g")).with_columns(
             pl.col("_g").struct.field("all").is_not_null().alias("_fits")
         )

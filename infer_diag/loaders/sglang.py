@@ -21,7 +21,7 @@ _ELAPSED = r"(?:(?:Time )?elapsed[:=] ?(?P<seconds>[0-9.]+) ?s\b)?"
 RULES = (
     StartRule(
         "server_args=",
-        r"(?:server_args=)(?P<fields>ServerArgs\(.{0,160})",
+        r"(?:server_args=)(?P<fields>ServerArgs\(.*)",
         kind="engine_begin",
         edge="mark",
         strict=False,
@@ -40,14 +40,14 @@ RULES = (
     StartRule("Memory pool end", phase="kv_alloc", edge="end"),
     StartRule(
         "graph begin",
-        r"Capture (?:.{0,60} )?(?:cuda|CUDA) graph begin",
+        r"Capture (?:.* )?(?:cuda|CUDA) graph begin",
         phase="graph_capture",
         edge="begin",
         strict=False,
     ),
     StartRule(
         "graph end",
-        rf"Capture (?:.{{0,60}} )?(?:cuda|CUDA) graph end\. ?{_ELAPSED}",
+        rf"Capture (?:.* )?(?:cuda|CUDA) graph end\. ?{_ELAPSED}",
         phase="graph_capture",
         edge="end",
         strict=False,
@@ -194,7 +194,7 @@ SIGNATURE = Signature(
         r"(?:Prefill|Decode) batch(?: \[\d+\])?[.,] ",
         r"Load weight (?:begin|end)\.",
         r"Memory pool end\.",
-        r"Capture .{0,40}(?:cuda|CUDA) graph (?:begin|end)",
+        r"Capture .*(?:cuda|CUDA) graph (?:begin|end)",
         r"max_total_num_tokens=\d+",
         r"The server is fired up and ready to roll!",
         r"server_args=ServerArgs\(|\bsglang\b",

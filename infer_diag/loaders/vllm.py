@@ -27,7 +27,7 @@ STEPS = DenseRule(
     "Iteration(",
     r"^(?P<iteration>[0-9]+)\): (?P<prefill_count>[0-9]+) context requests, (?P<prefill_tokens>[0-9]+) context tokens, "
     r"(?P<decode_count>[0-9]+) generation requests, (?P<decode_tokens>[0-9]+) generation tokens, "
-    r"iteration elapsed time: (?P<ms>[0-9.]+) ms(?: \(dummy\))?(?:, [A-Za-z][\w ]{1,60}: [0-9.]+%?)*\s*$",
+    r"iteration elapsed time: (?P<ms>[0-9.]+) ms(?: \(dummy\))?(?:, [A-Za-z][\w ]*: [0-9.]+%?)*\s*$",
     tag=r"Engine [0-9]+:\s*",
 )
 STATISTICS = DenseRule(
@@ -38,15 +38,15 @@ STATISTICS = DenseRule(
     r"(?:Swapped: (?P<swapped>[0-9]+) reqs, )?(?:Waiting|Pending): (?P<waiting>[0-9]+) reqs(?:, Deferred: [0-9]+ reqs)?"
     r"(?:, KV fetch: [0-9]+ waiting to start, [0-9]+ in progress, [0-9]+ completed waiting)?"
     r"(?:, Preemptions: (?P<preemptions>[0-9]+))?"
-    r"(?:, [\w ]{1,20}? ?KV cache usage: (?P<kv>[0-9.]+)%)?(?:, CPU KV cache usage: [0-9.]+%)?"
-    r"(?:, Prefix cache hit rate: (?P<prefix>[0-9.]+)%)?(?:, [A-Z][\w ]{1,60}: [\w.% -]{1,60})*\.?\s*$",
+    r"(?:, [\w ]+? ?KV cache usage: (?P<kv>[0-9.]+)%)?(?:, CPU KV cache usage: [0-9.]+%)?"
+    r"(?:, Prefix cache hit rate: (?P<prefix>[0-9.]+)%)?(?:, [A-Z][\w ]*: [\w.% -]+)*\.?\s*$",
     tag=r"Engine [0-9]+:\s*|[0-9]+ Engines Aggregated:\s*",
 )
 RECEIVED = DenseRule("request", "Received request ", r"^(?P<request_id>[^\s:,]+)[:,.]?(?:\s|$)")
 RESPONSES = DenseRule(
     "response",
     '"POST ',
-    r'^(?P<path>\S{1,200}) HTTP/[0-9.]+" (?P<status>[0-9]{3})\b',
+    r'^(?P<path>\S+) HTTP/[0-9.]+" (?P<status>[0-9]{3})\b',
     variable_tail=r"\S+ - ",
 )
 _FINISHED = r"^Finished request (?P<request_id>\S+?)\.?$"

@@ -20,7 +20,7 @@ _CLOCK = r"\d\d:\d\d:\d\d"
 _ZONE = r"(?:Z|\s?UTC|[+-]\d\d:?\d\d)"
 _PROCESS = r"\([A-Za-z][\w:.-]*(?:,? (?:rank|pid|ip|node|actor)=[^(),\s]+)+\)"
 
-VLLM_STAMP = rf"{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})? (?:\[[^\]\s]{{1,200}}:\d+\]|[\w./-]{{1,200}}:\d+\])"
+VLLM_STAMP = rf"{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})? (?:\[[^\]\s]+:\d+\]|[\w./-]+:\d+\])"
 SGLANG_STAMP = rf"\[(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?(?: [A-Z]{{2,4}}\d+)*\]"
 ENGINE_STAMP = rf"(?:{VLLM_STAMP}|{SGLANG_STAMP})"
 """A stamp that only an engine writes: wherever it stands, a record begins there."""
@@ -36,7 +36,7 @@ _PREFIX = "|".join(
         # Python's logging module: an engine's or a library's own stamp with milliseconds and a level.
         rf"(?P<inner_python>{_DATE} {_CLOCK}[.,]\d{{3,6}})\s*(?:[-|]\s*)?(?:[\w.]+\s*[-|]\s*)?"
         rf"\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
-        rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]{{1,200}}:\d+\] ?",
+        rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]+:\d+\] ?",
         rf"\[(?P<inner_sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)(?P<ranks>(?: [A-Z]{{2,4}}\d+)*)\] ?",
         # Container runtimes, docker, kubectl --timestamps, CI runners; brackets as Jenkins writes them.
         rf"\[?(?P<outer>{_DATE}[T ]{_CLOCK}(?:[.,]\d{{1,9}})?{_ZONE}?)\]?"

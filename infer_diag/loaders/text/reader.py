@@ -21,7 +21,7 @@ _CONTEXT_LINES = 5000
 _CUT_MARK = (
     r"(?i)^\W*(?:\.{3,}|…|\[\.\.\.\]|\[…\]|<snip(?:ped)?>"
     r"|\(?(?:output|log|lines?)? ?(?:truncated|omitted|snipped|skipped)[^\w]*\)?"
-    r"|.{0,20}\b\d+ (?:more )?lines? (?:omitted|skipped|truncated|removed).{0,20})\W*$"
+    r"|[^a-z]*\d+ (?:more )?lines? (?:omitted|skipped|truncated|removed)[^\d]*)\W*$"
 )
 
 
@@ -64,7 +64,8 @@ class Batch:
         """(all rows of a dense kind, whichever way they went; lines that it claims and cannot read)."""
         claimed = self.records.filter(pl.col("message").str.contains(rule.needle, literal=True))
         pattern = f"^(?:{rule.tag})?(?:{rule.variable_tail}){re.escape(rule.needle)}{rule.pattern.removeprefix('^')}"
-        read = claimed.with_columns(pl.col("message").str.extract_groups(pattern).alias("_g"))
+        groups = pl.col("message").str.extract_groups(prefixes.ascii_classes(pattern))
+        read = claimed.with_columns(groups.alias("_g"))
         key = pl.col("_g").struct.field(_first_group(rule)).is_not_null()
         begins = pl.col("message").str.contains(f"^(?:{rule.tag})?{re.escape(rule.needle)}")
         damaged = read.filter(~key & begins).select(
@@ -152,7 +153,7 @@ def _dense(lines: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataF
     plain = peeled.filter(
         pl.col("message").str.contains(f"^(?:{rule.tag})?$") & ~pl.col("head").str.contains("\r", literal=True)
     )
-    groups = pl.col("rest").str.extract_groups(rule.pattern)
+    groups = pl.col("rest").str.extract_groups(prefixes.ascii_classes(rule.pattern))
     read = halves.with_columns(groups.alias("_g")).with_columns(pl.col("_g").struct.unnest()).drop("_g", "rest")
     fits = pl.col(_first_group(rule)).is_not_null() & pl.col("head").is_in(plain["head"].implode())
     return (
@@ -199,5 +200,5 @@ def _cut_lines(context: pl.DataFrame) -> list[int]:
 def _sniffed_width(data: bytes) -> int | None:
     head = data[: 1 << 20]
     sample = Chunk(head, 1).matching("")
-    begin = rf"^\W{{0,40}}(?:\d{{4}}-\d\d-\d\dT|{prefixes.RECORD_BEGIN}|(?:\([A-Za-z][^()]*\) ?)*{prefixes.LEVEL}:)"
+    begin = rf"^\W*(?:\d{{4}}-\d\d-\d\dT|{prefixes.RECORD_BEGIN}|(?:\([A-Za-z][^()]*\) ?)*{prefixes.LEVEL}:)"
     return wrap_width(sample, prefixes.ascii_classes(begin))

@@ -43,7 +43,7 @@ def records(lines: pl.DataFrame) -> pl.DataFrame:
 
 def _is_document(text: pl.Expr) -> pl.Expr:
     """Whether a line is one JSON object, prefixes of collectors aside; an engine's own record may hold braces too."""
-    ahead = text.str.extract(r'^([^{]{0,200})\{\s*"')
+    ahead = text.str.extract(r'^([^{]*)\{\s*"')
     closed = text.str.ends_with("}")
     return (ahead.is_not_null() & closed & ~ahead.str.contains(prefixes.RECORD_BEGIN)).fill_null(False)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from infer_diag.loaders.text.prefixes import ascii_classes
+
 ASSUMED_YEAR = 2000
 """Year of stamps that print none: a leap year, so that 29 February exists, and plainly not the real one."""
 
-_SHAPE = (
+_SHAPE = ascii_classes(
     r"^(?:(?:(?P<year>\d{4})[-/])?(?P<month>\d\d)[-/](?P<day>\d\d)[T ]|(?P<name>[A-Z][a-z]{2}) +(?P<mday>\d{1,2}) )?"
     r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?\s*(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?$"
 )
