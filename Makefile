@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
-LOGS ?= sample:captured/long_short_bursts
+LOGS ?= sample:captured/sequence_limit
 OUT ?= report.html
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +17,7 @@ define install
 	else $(BIN)/python -m pip install --quiet $(1); fi
 endef
 
-.PHONY: help report lab test lint types floors unit notebooks wheel clean
+.PHONY: help report lab test lint types floors unit notebooks registry wheel clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ unit: $(VENV)/.test  ## run the tests, those in a browser included
 
 notebooks: $(VENV)/.test  ## run the notebooks and compare the outputs that they quote
 	@$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+
+registry: $(VENV)/.core  ## write the hashes of sample_logs again, after a sample has changed
+	@$(BIN)/python -c 'from pathlib import Path; from infer_diag.samples import registry_of as made; \
+		folder = Path("sample_logs"); (folder / "registry.txt").write_text(made(folder))'
 
 wheel: $(VENV)/.test  ## build the wheel and the source archive into dist/
 	@$(BIN)/hatchling build --directory dist

@@ -50,7 +50,7 @@ def registry_of(folder: Path) -> str:
     files = sorted(
         file.relative_to(folder).as_posix()
         for file in folder.rglob("*")
-        if file.is_file() and file.parent != folder and not file.name.startswith(".")
+        if file.is_file() and file.parent != folder and not file.name.startswith((".", "README"))
     )
     return "".join(f"{_sha256(folder / file)}  {file}\n" for file in files)
 

@@ -25,9 +25,8 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB")
 
     def verb(name: str, run: Run, code: Code | None = None) -> argparse.ArgumentParser:
-        sub: argparse.ArgumentParser = subparsers.add_parser(
-            name, prog=f"%diag {name}", description=run.__doc__, allow_abbrev=False
-        )
+        sub: argparse.ArgumentParser = subparsers.add_parser(name, prog=f"%diag {name}", description=run.__doc__)
+        sub.allow_abbrev = False
         sub.set_defaults(run=run, code_of=code, code=False)
         if code is not None:
             sub.add_argument("--code", action="store_true", help="print the Python that does the same")

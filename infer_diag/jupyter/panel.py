@@ -29,12 +29,18 @@ class Panel:
     figure: go.Figure | None = None
 
     @property
-    def text(self) -> str:
+    def lines(self) -> list[str]:
         """Title, sentence and details in at most twelve lines, the same on every run."""
-        lines = [line for line in (self.title, self.sentence, *self.details) if line]
+        parts = (self.title, self.sentence, *self.details)
+        lines = [line for part in parts for line in part.splitlines() if line]
         if len(lines) > MAX_LINES:
-            lines = [*lines[: MAX_LINES - 1], f"… and {len(lines) - MAX_LINES + 1} more"]
-        return "\n".join(lines)
+            return [*lines[: MAX_LINES - 1], f"… and {len(lines) - MAX_LINES + 1} more"]
+        return lines
+
+    @property
+    def text(self) -> str:
+        """The lines as one text."""
+        return "\n".join(self.lines)
 
     def __repr__(self) -> str:
         return self.text

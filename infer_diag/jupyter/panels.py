@@ -10,7 +10,7 @@ from infer_diag import charts
 from infer_diag.attribution import timeline
 from infer_diag.diagnose import Diagnosis
 from infer_diag.diagnose.finding import Finding
-from infer_diag.errors import DiagError, UnknownNameError
+from infer_diag.errors import UnknownNameError
 from infer_diag.jupyter.panel import Panel
 from infer_diag.units import format_count, format_ratio, format_s
 
@@ -41,13 +41,14 @@ def findings_frame(findings: tuple[Finding, ...]) -> pl.DataFrame:
 def cold_start_panel(diagnosis: Diagnosis, start: str | None = None) -> Panel:
     """One start over time, or all starts beside each other where there are several and none is named.
 
+    Logs without a start give a panel that says so and has no figure.
+
     Raises:
-        DiagError: the logs show no start.
         UnknownNameError: no start has this name.
     """
     summary = diagnosis.cold_start.summary
-    if summary.is_empty():
-        raise DiagError("these logs show no engine start", hint="give the log from its first line on")
+    if summary.is_empty() and start is None:
+        return Panel("Cold start", "these logs show no engine start; a log from the process's first line on does")
     ids = summary["start_id"].to_list()
     if start is not None and start not in ids:
         raise UnknownNameError("start", start, ids)
@@ -57,12 +58,11 @@ def cold_start_panel(diagnosis: Diagnosis, start: str | None = None) -> Panel:
 def batching_panel(diagnosis: Diagnosis) -> Panel:
     """Serving over time: token rates, queue, KV use and the time of the steps.
 
-    Raises:
-        DiagError: the logs show no serving.
+    Logs without serving give a panel that says so and has no figure.
     """
     served, recording = diagnosis.batching, diagnosis.recording
     if served is None:
-        raise DiagError("these logs show no serving", hint="give a log with the engine's statistics lines in it")
+        return Panel("Serving", "these logs show no serving; a log with the engine's statistics lines does")
     told = timeline.serving_timeline(recording)
     figure = charts.serving_timeline(
         told.samples,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -74,37 +75,33 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a JupyterLab that serves a copy of the notebooks."""
+    """The address of the first notebook in a JupyterLab that serves a copy of the notebooks, behind a token."""
     home = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", home / "notebooks")
-    folders = {
-        name: str(home / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
-    }
+    settings = home / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    folders = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "DATA", "RUNTIME")}
     folders |= {"IPYTHONDIR": str(home / "ipython"), "JUPYTERLAB_SETTINGS_DIR": str(home / "settings")}
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--notebook-dir={home}"]
-    command += [
-        "--ServerApp.ip=127.0.0.1",
-        "--ServerApp.port=0",
-        "--IdentityProvider.token=",
-        "--expose-app-in-browser",
-    ]
-    command += ["--expose-app-in-browser"]
+    token = secrets.token_hex(16)
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser"]
+    command += [f"--notebook-dir={home}", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"]
     with (home / "lab.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | folders)
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | folders | {"JUPYTER_TOKEN": token})
         try:
-            yield _address(home, server)
+            yield f"{_address(home, server, token)}lab/tree/notebooks/00_start_here.ipynb?token={token}"
         finally:
             server.terminate()
             server.wait(timeout=30)
 
 
-def _address(home: Path, server: subprocess.Popen[bytes]) -> str:
+def _address(home: Path, server: subprocess.Popen[bytes], token: str) -> str:
     until = time.monotonic() + START_LIMIT_S
     while time.monotonic() < until and server.poll() is None:
         for file in (home / "runtime").glob("jpserver-*.json"):
             with contextlib.suppress(OSError, ValueError):
                 url = str(json.loads(file.read_text())["url"])
-                with urllib.request.urlopen(f"{url}api/status", timeout=5):
+                with urllib.request.urlopen(f"{url}api/status?token={token}", timeout=5):
                     return url
         time.sleep(0.2)
     pytest.fail(f"JupyterLab did not start: {(home / 'lab.log').read_text()[-2000:]}")

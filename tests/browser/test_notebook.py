@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-NOTEBOOK = "00_start_here.ipynb"
 ARTEFACTS = Path(__file__).parents[2] / "artefacts"
 RUN_LIMIT_MS = 180_000
 NOTEBOOK_MODEL = "jupyterapp.shell.currentWidget.content"
@@ -57,7 +56,7 @@ def test_every_cell_runs_and_the_charts_are_drawn(browser: Browser, lab: str, wa
     page = browser.new_page(viewport={"width": 1280, "height": 1000})
     watch.follow(page)
     uncover(page)
-    page.goto(f"{lab}lab/tree/notebooks/{NOTEBOOK}")
+    page.goto(lab)
     expect(page.locator(".jp-Notebook .jp-Cell").first).to_be_visible(timeout=60_000)
 
     cells = run_all(page)

@@ -1,0 +1,198 @@
+"""The command line: a clean answer on standard output, one line on standard error, an exit status to rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import infer_diag
+from infer_diag.cli import main
+
+SAMPLE = "sample:captured/sequence_limit"
+
+
+@dataclass
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command:
+    """`infer-diag` in this process, because a process of its own for every line costs a second each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        monkeypatch.chdir(folder)
+
+    def __call__(self, *words: str) -> Done:
+        """Run it with these words."""
+        self._monkeypatch.setattr(sys, "argv", ["infer-diag", *words])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = self._capsys.readouterr()
+        return Done(int(ended.value.code or 0), shown.out, shown.err)
+
+    def failure(self, *words: str) -> str:
+        """The one line that a refusal prints."""
+        done = self(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("infer-diag: ")
+        return line
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command line in an empty folder."""
+    return Command(monkeypatch, capsys, tmp_path)
+
+
+def test_it_is_a_command_of_its_own() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("infer-diag"), "diagnose", "absent.log"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("infer-diag: absent.log does not exist")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_json_is_the_whole_of_standard_output(run: Command) -> None:
+    done = run("diagnose", SAMPLE, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document == infer_diag.diagnose(infer_diag.load(SAMPLE)).to_dict()
+    assert document["findings"]
+
+
+def test_the_text_names_every_finding_with_its_remedy_and_a_line(run: Command) -> None:
+    done = run("diagnose", SAMPLE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    for finding in infer_diag.diagnose(infer_diag.load(SAMPLE)).findings:
+        assert finding.sentence in done.stdout
+        assert finding.remedy is None or finding.remedy in done.stdout
+        assert not finding.evidence or finding.evidence[0] in done.stdout
+
+
+def test_a_terminal_gets_colour() -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "infer_diag", "diagnose", SAMPLE, "--quiet"]
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    os.close(theirs)
+    shown = b""
+    while chunk := _chunk(ours):
+        shown += chunk
+    os.close(ours)
+    assert process.communicate()[1] == b""
+    assert process.returncode == 0
+    assert b"\x1b[1;31mhigh\x1b[0m" in shown
+
+
+def _chunk(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux says so where a terminal's other side has gone
+        return b""
+
+
+def test_the_report_is_written_and_its_place_said(run: Command, tmp_path: Path) -> None:
+    done = run("report", SAMPLE)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"report: {tmp_path / 'report.html'}\n"
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!")
+    other = run("diagnose", SAMPLE, "--html", "other.html", "--json", "--quiet")
+    assert (other.returncode, other.stderr) == (0, "")
+    assert json.loads(other.stdout)
+    assert (tmp_path / "other.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+
+
+def test_a_report_that_cannot_be_written_is_one_line(run: Command, tmp_path: Path) -> None:
+    assert "cannot be written" in run.failure("report", SAMPLE, "--out", str(tmp_path / "absent" / "r.html"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["diagnose", "absent.log"], "absent.log does not exist"),
+        (["diagnose", "empty.log"], "is empty"),
+        (["diagnose", "picture.bin"], "is a binary file"),
+        (["diagnose", "poem.txt"], "is in no format that infer_diag reads"),
+        (["diagnose", "sample:captured/plian", "--json"], "did you mean captured/plain"),
+        (["diagnose", SAMPLE, "--format", "vlm"], "did you mean vllm"),
+        (["diagnose", SAMPLE, "--tz", "Mars/Olympus"], "there is no time zone named 'Mars/Olympus'"),
+        (["report", "absent.log"], "absent.log does not exist"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line_and_status_2(
+    run: Command, tmp_path: Path, words: list[str], expected: str
+) -> None:
+    (tmp_path / "empty.log").touch()
+    (tmp_path / "picture.bin").write_bytes(bytes(range(256)) * 64)
+    (tmp_path / "poem.txt").write_text("Shall I compare thee\nto a summer's day?\n" * 20)
+    assert expected in run.failure(*words)
+
+
+def test_an_error_cannot_write_to_the_terminal(run: Command, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("\x1b]0;owned\x07 nothing here\n" * 5)
+    line = run.failure("diagnose", "x.log")
+    assert "\x1b" not in line
+    assert "\x07" not in line
+
+
+def test_wrong_words_are_status_2(run: Command) -> None:
+    for words in (["diagnose"], ["diagnos", "x"], ["diagnose", "x", "--jsn"], ["diagnose", "x", "--year", "soon"]):
+        done = run(*words)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert "Usage" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "report", "formats", "samples"])
+def test_help_tells_every_verb(run: Command, verb: str) -> None:
+    assert verb in run("--help").stdout
+    done = run(verb, "-h")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_help_shows_how(run: Command) -> None:
+    assert (
+        "  infer-diag diagnose pod.log.gz --year 2026 --tz Asia/Shanghai --html report.html"
+        in run("diagnose", "-h").stdout
+    )
+
+
+def test_version_formats_and_samples(run: Command) -> None:
+    assert run("--version").stdout == f"infer-diag {infer_diag.__version__}\n"
+    formats = run("formats").stdout.splitlines()
+    assert [line.split()[0] for line in formats][:2] == ["vllm", "sglang"]
+    listed = run("samples").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == [f"sample:{name}" for name in infer_diag.samples.names()]
+
+
+def test_a_diagnosis_in_text_loads_no_chart_and_no_notebook() -> None:
+    code = (
+        "import sys; from infer_diag.cli import main; sys.argv = ['infer-diag', 'diagnose', sys.argv[1], '--json']\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, SAMPLE], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stderr.split()}
+    assert "polars" in loaded
+    assert not loaded & {"plotly", "IPython", "jinja2", "rich", "cupy", "pynvml"}
