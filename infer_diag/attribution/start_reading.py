@@ -1,0 +1,275 @@
+"""One start of a recording as attribution reads it: bounds, marks of its workers, bars, and what is still running."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from infer_diag.attribution.intervals import MICROSECONDS, microseconds
+from infer_diag.attribution.load_progress import Bar, bar, pace
+from infer_diag.attribution.occurrences import (
+    CONTAINERS,
+    ORDER,
+    Begun,
+    Mark,
+    Occurrence,
+    is_begin,
+    is_bound,
+    lineage,
+    mark,
+    occurrences,
+    parents,
+)
+from infer_diag.recording import Recording
+
+FINE_TICK = 1_000
+OF_SERVING = ("response", "preemption")
+"""Incidents that tell nothing of a start; a long log has very many of them."""
+
+STRAGGLING = 1.25
+"""An unlabelled bar may belong to a worker whose load is seen to end; it counts as that worker's unless its own pace
+puts its end this much later than that of the slowest worker that ended."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One discrete event of a start; `time` in microseconds since the epoch."""
+
+    kind: str
+    time: int | None
+    source_id: int
+    line: int
+    fields: str | None
+
+
+@dataclass(frozen=True)
+class StartReading:
+    """Everything that the lines of one start say, in microseconds since the epoch."""
+
+    start_id: str
+    replica: str | None
+    source_id: int
+    first_line: int
+    last_line: int
+    first: int | None
+    last: int | None
+    acquired: int | None
+    ready: int | None
+    ready_line: int | None
+    failed_line: int | None
+    served: bool
+    tick: int
+    marks: tuple[Mark, ...]
+    parent: Mapping[str, str]
+    ended: tuple[Occurrence, ...]
+    running: tuple[Begun, ...]
+    lost: tuple[Begun, ...]
+    bars: tuple[Bar, ...]
+    running_bars: tuple[Bar, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def up(self) -> bool:
+        """Whether the engine is seen ready or serving."""
+        return self.ready_line is not None or self.served
+
+    @property
+    def outcome(self) -> str:
+        """`ready`, `failed`, `unfinished` (something is visibly still going on) or `unknown`."""
+        if self.up:
+            return "ready"
+        if self.failed_line is not None:
+            return "failed"
+        return "unfinished" if self.running or self.running_bars else "unknown"
+
+
+def start_readings(recording: Recording) -> list[StartReading]:
+    """Every start of the recording, in order."""
+    phases = _by_start(recording.phases, ("begin", "end"))
+    progress = _by_start(recording.progress, ("time",))
+    incidents = _by_start(_cuts_of_starts(recording), ("time",))
+    times = ("first_time", "last_time", "acquire_time", "ready_time")
+    rows = _in_microseconds(recording.starts, times).to_dicts()
+    return [
+        _reading(
+            row, phases.get(row["start_id"], []), progress.get(row["start_id"], []), incidents.get(row["start_id"], [])
+        )
+        for row in rows
+    ]
+
+
+def _cuts_of_starts(recording: Recording) -> pl.DataFrame:
+    """The incidents, with a cut that names no start given to every start whose lines it lies in."""
+    loose = (pl.col("kind") == "cut") & pl.col("start_id").is_null()
+    told = recording.incidents.filter(~pl.col("kind").is_in(OF_SERVING))
+    bounds = recording.starts.select("start_id", "source_id", first="line", last="last_line")
+    cuts = told.filter(loose).drop("start_id").join(bounds, on="source_id")
+    within = cuts.filter(pl.col("line").is_between("first", "last")).select(told.columns)
+    return pl.concat([told.filter(~loose), within])
+
+
+def _in_microseconds(frame: pl.DataFrame, times: Sequence[str]) -> pl.DataFrame:
+    return frame.with_columns(pl.col(name).dt.epoch("us") for name in times)
+
+
+def _by_start(frame: pl.DataFrame, times: Sequence[str]) -> dict[str, list[dict[str, object]]]:
+    found: dict[str, list[dict[str, object]]] = defaultdict(list)
+    ordered = frame.filter(pl.col("start_id").is_not_null()).sort("source_id", "line", maintain_order=True)
+    for row in _in_microseconds(ordered, times).to_dicts():
+        found[str(row["start_id"])].append(row)
+    return found
+
+
+def _reading(
+    start: Mapping[str, object],
+    phase_rows: list[dict[str, object]],
+    progress_rows: list[dict[str, object]],
+    incident_rows: list[dict[str, object]],
+) -> StartReading:
+    several = len({row["replica"] for row in (*phase_rows, *progress_rows) if row["replica"] is not None}) > 1
+    read = _annotated([mark(row, _worker(row, several)) for row in phase_rows])
+    marks = _anchored(read, _stamps(start, incident_rows))
+    stated = {str(row["phase"]): str(row["inside"]) for row in phase_rows if row["inside"] is not None}
+    parent = parents(marks, stated)
+    ended, begun = occurrences(marks)
+    up = start["ready_line"] is not None or bool(start["served"])
+    over = [one for one in begun if up or _passed(one.phase, one.replica, one.begin, one.line, marks, parent)]
+    bars = _bars(progress_rows, several)
+    events = tuple(_event(row) for row in incident_rows)
+    return StartReading(
+        start_id=str(start["start_id"]),
+        replica=_text(start["replica"]),
+        source_id=_whole(start["source_id"]) or 0,
+        first_line=_whole(start["line"]) or 0,
+        last_line=_whole(start["last_line"]) or 0,
+        first=_whole(start["first_time"]),
+        last=_whole(start["last_time"]),
+        acquired=_whole(start["acquire_time"]),
+        ready=_whole(start["ready_time"]),
+        ready_line=_whole(start["ready_line"]),
+        failed_line=_whole(start["failed_line"]),
+        served=bool(start["served"]),
+        tick=clock_tick(_moments(start, events, marks)),
+        marks=tuple(marks),
+        parent=parent,
+        ended=tuple(ended),
+        running=tuple(one for one in begun if one not in over),
+        lost=tuple(over),
+        bars=tuple(bars),
+        running_bars=tuple(found for found in bars if not up and _is_running(found, marks, ended, parent)),
+        events=events,
+    )
+
+
+def _moments(start: Mapping[str, object], events: Sequence[Event], marks: Sequence[Mark]) -> list[int]:
+    """Every stamp of the start."""
+    bounds = [_whole(start["first_time"]), _whole(start["last_time"]), *(event.time for event in events)]
+    edges = [edge for one in marks for edge in (one.begin, one.end)]
+    return [time for time in (*bounds, *edges) if time is not None]
+
+
+def clock_tick(times: Sequence[int]) -> int:
+    """Microseconds between two ticks of the clock that made most of these stamps: one second, or a millisecond.
+
+    Stamps cut to whole seconds all have the same fraction; it need not be zero, so a shifted clock changes nothing.
+    """
+    distinct = set(times)
+    if len(distinct) < 2:
+        return MICROSECONDS
+    common = Counter(time % MICROSECONDS for time in distinct).most_common(1)[0][1]
+    return MICROSECONDS if 2 * common > len(distinct) else FINE_TICK
+
+
+def _worker(row: Mapping[str, object], several_replicas: bool) -> str:
+    names = [row["replica"] if several_replicas else None, row["rank"]]
+    return " ".join(str(name) for name in names if name is not None)
+
+
+def _stamps(start: Mapping[str, object], incidents: Sequence[Mapping[str, object]]) -> list[tuple[int, int, int]]:
+    rows = [(start["source_id"], start["line"], start["first_time"])]
+    rows += [(row["source_id"], row["line"], row["time"]) for row in incidents]
+    return [(_whole(source) or 0, _whole(line) or 0, time) for source, line, time in rows if isinstance(time, int)]
+
+
+def _anchored(marks: list[Mark], stamps: list[tuple[int, int, int]]) -> list[Mark]:
+    """Durations whose line has no stamp end at the last stamped line above them, where the start has stamps at all."""
+    known = sorted(stamps + [(mark.source_id, mark.line, mark.moment) for mark in marks if mark.moment is not None])
+    if not known:
+        return marks
+    return [_at_last_stamp(mark, known) if _floats(mark) else mark for mark in marks]
+
+
+def _annotated(marks: list[Mark]) -> list[Mark]:
+    """Totals that stand in the line of another phase were not printed at their own end and lose that line's stamp."""
+    lines = {(mark.source_id, mark.line) for mark in marks if not mark.is_total}
+    return [
+        Mark(**{**mark.__dict__, "end": None}) if mark.is_total and (mark.source_id, mark.line) in lines else mark
+        for mark in marks
+    ]
+
+
+def _floats(mark: Mark) -> bool:
+    return mark.length is not None and mark.moment is None and not mark.is_total
+
+
+def _at_last_stamp(mark: Mark, known: Sequence[tuple[int, int, int]]) -> Mark:
+    above = [time for source, line, time in known if (source, line) <= (mark.source_id, mark.line)]
+    values = {**mark.__dict__, "end": above[-1] if above else known[0][2]}
+    return Mark(**values)
+
+
+def _bars(rows: Sequence[Mapping[str, object]], several_replicas: bool) -> list[Bar]:
+    lanes: dict[tuple[str, str, str | None], list[Mapping[str, object]]] = defaultdict(list)
+    for row in rows:
+        lanes[str(row["phase"]), _worker(row, several_replicas), _text(row["replica"])].append(row)
+    return [bar(phase, worker, replica, lane) for (phase, worker, replica), lane in sorted(lanes.items(), key=str)]
+
+
+def _passed(
+    phase: str, replica: str | None, begin: int | None, line: int, marks: Sequence[Mark], parent: Mapping[str, str]
+) -> bool:
+    """Whether a worker of the replica is seen in a later phase, from which a barrier keeps all before this one ends."""
+    for other in marks:
+        if other.replica != replica or is_bound(other) or phase in lineage(other.phase, parent):
+            continue
+        whole_over = other.phase in CONTAINERS and other.phase in lineage(phase, parent) and not is_begin(other)
+        if ORDER[other.phase] <= ORDER[phase] and not whole_over:
+            continue
+        moment = other.moment
+        if moment >= begin if moment is not None and begin is not None else other.line > line:
+            return True
+    return False
+
+
+def _is_running(found: Bar, marks: Sequence[Mark], ended: Sequence[Occurrence], parent: Mapping[str, str]) -> bool:
+    newest = found.newest
+    if found.complete or _passed(found.phase, found.replica, newest.time, newest.line, marks, parent):
+        return False
+    chain = lineage(found.phase, parent)
+    closers = [one for one in ended if one.phase in chain and one.replica == found.replica]
+    if any(one.worker == found.worker and max(one.lines) > newest.line for one in closers):
+        return False
+    later = [one for one in closers if max(one.lines) > newest.line and not found.worker]
+    if not later:
+        return True
+    speed = pace(found)
+    lengths = [one.length for one in later if one.length is not None]
+    if speed is None or not lengths:
+        return False
+    return microseconds(speed.predicted_total_s) > STRAGGLING * max(lengths)
+
+
+def _event(row: Mapping[str, object]) -> Event:
+    source, line = _whole(row["source_id"]) or 0, _whole(row["line"]) or 0
+    return Event(str(row["kind"]), _whole(row["time"]), source, line, _text(row["fields"]))
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

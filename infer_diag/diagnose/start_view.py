@@ -1,0 +1,127 @@
+"""One start as the rules on cold start see it: its reading beside the frames that attribution made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from infer_diag.attribution.start_reading import StartReading, start_readings
+from infer_diag.diagnose.finding import Severity
+from infer_diag.recording import Recording
+
+Row = dict[str, Any]
+
+HIGH_SHARE, HIGH_S = 0.4, 120.0
+MEDIUM_SHARE, MEDIUM_S = 0.25, 30.0
+"""A cause weighs by its share of the start and by what a person or a replica waits for it: two minutes are high and
+half a minute is medium whatever the share, because scaling out waits that long; shares count from `LEAST_S` on."""
+
+LEAST_S = 2.0
+"""Shorter parts are no finding: one-second stamps leave up to a second at each edge, and two matter to nobody."""
+
+MATERIAL_SHARE = 0.15
+"""Smaller shares of a start are no finding unless they reach `MEDIUM_S`: removing one would not be noticed."""
+
+MOST_LINES = 8
+
+
+@dataclass(frozen=True)
+class StartView:
+    """A start; rows are dicts of the frames `StartPhases`, `StartSlices` and `StartSummary`."""
+
+    recording: Recording
+    reading: StartReading
+    name: str
+    summary: Row
+    phases: tuple[Row, ...]
+    slices: tuple[Row, ...]
+
+    @property
+    def engine(self) -> str:
+        """The engine that wrote the log."""
+        sources = self.recording.sources
+        return sources[self.reading.source_id].engine if self.reading.source_id < len(sources) else ""
+
+    @property
+    def whole_s(self) -> float | None:
+        """What is known of the start's length: its span, or without stamps the sum of its exclusive slices."""
+        if self.summary["span_s"] is not None:
+            return float(self.summary["span_s"])
+        known = sum(row["duration_s"] for row in self.slices)
+        return known or None
+
+    @property
+    def enclosing(self) -> str:
+        """What `whole_s` is called in a sentence."""
+        return "the start" if self.summary["span_s"] is not None else "what the log accounts for"
+
+    def wall(self, phase: str) -> Row | None:
+        """The wall-clock row of a phase."""
+        rows = [row for row in self.phases if row["phase"] == phase and row["rank"] is None and row["chosen"]]
+        return rows[0] if rows else None
+
+    def exclusive_s(self, phase: str) -> float | None:
+        """Seconds in which this phase, or one inside it, is the deepest thing known; null where it has no slice."""
+        inside = {phase} | {row["phase"] for row in self.phases if phase in self._lineage(row["phase"])}
+        known = [row["duration_s"] for row in self.slices if row["phase"] in inside]
+        return round(sum(known), 6) if known else None
+
+    def gaps(self) -> list[Row]:
+        """The silent gaps, the longest first."""
+        silent = [row for row in self.slices if row["reason"] == "silent"]
+        return sorted(silent, key=lambda row: (-row["duration_s"], row["begin_s"] or 0.0))
+
+    def evidence(self, lines: Iterable[int]) -> tuple[str, ...]:
+        """`path:line` of lines of the start's source."""
+        places = sorted({line for line in lines if line})[:MOST_LINES]
+        return tuple(self.recording.evidence(self.reading.source_id, line) for line in places)
+
+    def severity(self, seconds: float) -> Severity:
+        """How much so many seconds of this start weigh."""
+        share = seconds / self.whole_s if self.whole_s else 0.0
+        if seconds >= HIGH_S or (share >= HIGH_SHARE and seconds >= MEDIUM_S):
+            return "high"
+        return "medium" if seconds >= MEDIUM_S or share >= MEDIUM_SHARE else "low"
+
+    def is_material(self, seconds: float) -> bool:
+        """Whether so many seconds are worth a finding."""
+        share = seconds / self.whole_s if self.whole_s else 0.0
+        return seconds >= MEDIUM_S or (seconds >= LEAST_S and share >= MATERIAL_SHARE)
+
+    def share(self, seconds: float) -> float | None:
+        """Share of the start, null where its length is unknown or shorter (the clocks disagree)."""
+        return seconds / self.whole_s if self.whole_s and seconds <= self.whole_s else None
+
+    def _lineage(self, phase: str) -> list[str]:
+        chain = [phase]
+        while (above := self.reading.parent.get(chain[-1])) is not None:
+            chain.append(above)
+        return chain
+
+
+def start_views(
+    recording: Recording, phases: pl.DataFrame, slices: pl.DataFrame, summary: pl.DataFrame
+) -> list[StartView]:
+    """Every start of the recording, in order; `name` opens a sentence and is empty where there is one start only."""
+    rows = {str(row["start_id"]): row for row in summary.to_dicts()}
+    told, cut = _by_start(phases), _by_start(slices)
+    readings = [reading for reading in start_readings(recording) if reading.start_id in rows]
+    return [
+        StartView(
+            recording=recording,
+            reading=reading,
+            name=f"{reading.start_id}: " if len(readings) > 1 else "",
+            summary=rows[reading.start_id],
+            phases=told.get(reading.start_id, ()),
+            slices=cut.get(reading.start_id, ()),
+        )
+        for reading in readings
+    ]
+
+
+def _by_start(frame: pl.DataFrame) -> dict[str, tuple[Row, ...]]:
+    parts = frame.partition_by("start_id", as_dict=True, maintain_order=True)
+    return {str(name): tuple(part.to_dicts()) for (name,), part in parts.items()}
