@@ -1,0 +1,103 @@
+"""How long requests took and where their time went, from the events that a log has of them."""
+
+from __future__ import annotations
+
+import dataframely as dy
+import polars as pl
+
+from infer_diag.attribution.quantiles import median, quantile
+from infer_diag.recording import Recording
+from infer_diag.results import RequestStats
+
+_SPANS = {
+    "queue_s": ("queued_s", "scheduled_s"),
+    "prefill_s": ("scheduled_s", "first_token_s"),
+    "decode_s": ("first_token_s", "last_token_s"),
+    "ttft_s": ("arrival_s", "first_token_s"),
+    "e2e_s": ("arrival_s", "last_token_s"),
+}
+MEASURES = ("queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s", "prompt_tokens", "output_tokens")
+_STATUS = r"\s(\d{3})(?:\s|$)"
+
+
+def durations(requests: pl.DataFrame) -> pl.DataFrame:
+    """One row per request with the measures of `RequestStats`; null where an event is missing.
+
+    Frame in: Requests. queue = scheduled − queued, prefill = first token − scheduled, decode = last − first token,
+    ttft = first token − arrival, e2e = last token − arrival, tpot = decode / (output tokens − 1) and null for one
+    token. A span whose end lies before its begin mixes two clocks: it is null and not clipped.
+    """
+    spans = [_span(begin, end).alias(name) for name, (begin, end) in _SPANS.items()]
+    later = pl.col("output_tokens").cast(pl.Int64) - 1
+    tpot = pl.when(later > 0).then(pl.col("decode_s") / later).alias("tpot_s")
+    tokens = [pl.col(name).cast(pl.Float64) for name in ("prompt_tokens", "output_tokens")]
+    return requests.select(*spans, *tokens).with_columns(tpot)
+
+
+def backward_count(requests: pl.DataFrame) -> int:
+    """Requests with an event that lies before one which has to come first."""
+    backward = pl.any_horizontal(pl.col(end) < pl.col(begin) for begin, end in _SPANS.values())
+    return int(requests.select(backward.fill_null(False).sum()).item() or 0)
+
+
+def request_stats(recording: Recording) -> dy.DataFrame[RequestStats]:
+    """Mean, median, 95th percentile (linear) and maximum per measure, over the requests that have it.
+
+    Frame in: Requests. Frame out: RequestStats, without the measures that no request has. Requests that had not
+    finished when the log ended are not in `e2e_s` and `decode_s`, so these are biased low where many are left.
+    """
+    each = durations(recording.requests)
+    rows = []
+    for measure in MEASURES:
+        value = pl.col(measure)
+        if not each[measure].count():
+            continue
+        rows.append(
+            each.select(
+                measure=pl.lit(measure),
+                request_count=value.count(),
+                mean=value.mean(),
+                p50=median(value),
+                p95=quantile(value, 0.95),
+                max=value.max(),
+            )
+        )
+    return RequestStats.validate(pl.concat(rows), cast=True) if rows else RequestStats.create_empty()
+
+
+def request_count(recording: Recording) -> int | None:
+    """Requests that finished: those with a last token, or, in a source that shows none, the responses with a 2xx code.
+
+    Null where no source tells of requests. A streamed response is logged when it begins, so at the end of a log a few
+    of those counted may still have been running.
+    """
+    finished = recording.requests.filter(pl.col("last_token_s").is_not_null()).group_by("source_id").len("finished")
+    responses = recording.incidents.filter(kind="response").with_columns(
+        code=pl.col("fields").str.extract(_STATUS).cast(pl.Int32, strict=False)
+    )
+    answered = responses.group_by("source_id").agg(answered=pl.col("code").is_between(200, 299).sum())
+    told = finished.join(answered, on="source_id", how="full", coalesce=True)
+    return None if told.is_empty() else int(told.select(pl.coalesce("finished", "answered").sum()).item())
+
+
+def request_shares(recording: Recording) -> dict[str, float | None]:
+    """Shares (0 to 1) of the requests' time: `queue`, `prefill`, `decode` and `other`, null where not measurable.
+
+    Each is the sum of that part over the sum of e2e, over the requests that have both. `other` is what remains
+    (front end, tokeniser, network) and is known only where the same requests have all three parts.
+    """
+    each = durations(recording.requests)
+    shares = {part: _share(each, [f"{part}_s"]) for part in ("queue", "prefill", "decode")}
+    together = _share(each, ["queue_s", "prefill_s", "decode_s"])
+    return {**shares, "other": None if together is None else max(0.0, 1.0 - together)}
+
+
+def _span(begin: str, end: str) -> pl.Expr:
+    length = pl.col(end) - pl.col(begin)
+    return pl.when(length >= 0).then(length)
+
+
+def _share(each: pl.DataFrame, parts: list[str]) -> float | None:
+    both = each.drop_nulls([*parts, "e2e_s"])
+    whole = float(both["e2e_s"].sum())
+    return float(both.select(pl.sum_horizontal(parts).sum()).item()) / whole if whole else None

@@ -1,0 +1,243 @@
+"""Findings on the queue: bursts, a limit that binds, a scheduler that stands still, and too little demand."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from infer_diag.attribution.serving import Serving
+from infer_diag.attribution.streams import Stream
+from infer_diag.diagnose.evidence import cited, ends
+from infer_diag.diagnose.finding import Finding, Severity
+from infer_diag.diagnose.pool import FREQUENT_RATIO, SUSTAINED_COUNT
+from infer_diag.diagnose.remedies import setting
+from infer_diag.diagnose.wording import between, seconds_between, spread, top
+from infer_diag.recording import Recording
+from infer_diag.units import format_count, format_ratio, format_s
+
+KV_ROOM_RATIO = 0.9
+"""Below this use the KV pool is not what keeps requests out."""
+KV_EMPTY_RATIO = 0.05
+"""So little in the pool that nothing of weight can be running."""
+BURST_COUNT = 8
+"""A jump by fewer requests is ordinary scatter of arrivals."""
+JUMP_RATIO = 0.5
+"""A queue that at least doubles from one sample to the next did not build up, it arrived."""
+DRAINED_RATIO = 0.6
+"""A queue that has not come down this far is not seen to drain."""
+EMPTIED_RATIO = 0.1
+"""A tenth of the peak is what a busy engine's queue holds anyway."""
+LONG_DRAIN_S = 10.0
+"""Users notice a queue that lasts longer."""
+PINNED_RATIO = 0.99
+"""Running counts this close to their maximum stand at a limit."""
+PINNED_SHARE = 0.6
+"""Without a stated limit, running has to stand at its maximum in this share of the samples with a queue."""
+IDLE_TOKENS_PER_S = 1.0
+"""An output rate below this over a whole interval is no work."""
+PERSISTENT_RATIO = 0.5
+"""A queue in half of the samples is a state of the deployment."""
+UNDERFILLED_RATIO = 0.25
+"""Below a quarter of the slots, halving the replicas would still leave room."""
+LITTLE_COUNT = 20
+"""Little's law needs many requests per window; with fewer its edges rule the result."""
+LITTLE_WINDOW_S = 60.0
+"""The same in time."""
+
+
+def burst(recording: Recording, stream: Stream) -> Finding | None:
+    """The queue at least doubles from one sample to the next and then drains while the pool has room."""
+    waiting = pl.col("waiting_count").cast(pl.Int64)
+    before = waiting.shift(fill_value=0)
+    jump = (waiting >= BURST_COUNT) & (waiting - before >= JUMP_RATIO * waiting)
+    rows = stream.samples.drop_nulls("waiting_count").with_columns(episode=jump.cum_sum())
+    episodes = (
+        rows.filter(pl.col("episode") > 0)
+        .group_by("episode", maintain_order=True)
+        .agg(
+            peak=waiting.max(),
+            at=waiting.arg_max(),
+            left=waiting.slice(waiting.arg_max()).min(),
+            usage=pl.col("kv_usage_ratio").max(),
+            ran=pl.col("running_count").max(),
+        )
+        .filter(
+            (pl.col("at") <= 2)
+            & (pl.col("left") <= DRAINED_RATIO * pl.col("peak"))
+            & (pl.col("usage").fill_null(0) < KV_ROOM_RATIO)
+            & (pl.col("ran") > 0)
+        )
+    )
+    if episodes.is_empty():
+        return None
+    largest = episodes.sort("peak", "episode", descending=[True, False]).row(0, named=True)
+    return _burst(recording, stream, rows.filter(episode=largest["episode"]), len(episodes))
+
+
+def concurrency_cap(recording: Recording, serving: Serving, stream: Stream) -> Finding | None:
+    """Running stands at its maximum with requests waiting and room in the pool: a limit on sequences, not memory."""
+    rows = stream.samples.drop_nulls(["running_count", "waiting_count"])
+    queued = rows.filter((pl.col("waiting_count") > 0) & (pl.col("running_count") > 0))
+    roomy = queued.filter(pl.col("kv_usage_ratio").fill_null(0) < KV_ROOM_RATIO)
+    limited = roomy.filter(pl.col("running_count") >= pl.col("max_running_count"))
+    stated = len(limited) >= 2
+    highest = top(rows["running_count"]) or 0.0
+    pinned = limited if stated else roomy.filter(pl.col("running_count") >= PINNED_RATIO * highest)
+    if not stated and not _stands(roomy, queued, pinned):
+        return None
+    share = len(pinned) / len(rows)
+    severity: Severity = "high" if share >= FREQUENT_RATIO else "medium"
+    limit = "the sequence limit that the log states" if stated else "their maximum; the log does not state a limit"
+    sentence = (
+        f"Running requests stand at {spread(pinned['running_count'], format_count)}, {limit}, in {len(pinned):,} of "
+        f"{len(rows):,} samples while up to {format_count(top(pinned['waiting_count']))} wait and the KV pool is at "
+        f"{spread(pinned['kv_usage_ratio'], format_ratio)}.{_room(pinned)}{_modelled_wait(serving)}"
+    )
+    flag = setting(stream.engine, "sequence_limit")
+    now = f" ({format_count(top(pinned['max_running_count']))} now)" if stated else ""
+    remedy = f"Raise {flag}{now} and watch the time per output token, which grows with the batch."
+    status = "measured" if stated else "modelled"
+    evidence = cited(recording, ends(pinned, by="waiting_count"))
+    return Finding("batching.concurrency_cap", severity, sentence, status, evidence, remedy)  # type: ignore[arg-type]
+
+
+def scheduler_stall(recording: Recording, stream: Stream) -> Finding | None:
+    """Requests wait in consecutive samples while nothing runs, nothing is produced and the pool is nearly empty.
+
+    Only samples that an engine prints by the clock count: a prefill line tells of work by being there.
+    """
+    idle = (
+        (pl.col("waiting_count") > 0)
+        & (pl.col("running_count") == 0)
+        & (pl.col("kv_usage_ratio").fill_null(0) <= KV_EMPTY_RATIO)
+    )
+    nothing_made = pl.col("output_tokens_per_s").fill_null(0) < IDLE_TOKENS_PER_S
+    rows = stream.samples.filter(pl.col("kind").is_in(["interval", "scrape"]))
+    marked = rows.with_columns(idle=idle.fill_null(False)).with_columns(
+        stalled=pl.col("idle") & pl.col("idle").shift(fill_value=False) & nothing_made
+    )
+    stalled = marked.filter(pl.col("stalled") | (pl.col("idle") & pl.col("stalled").shift(-1, fill_value=False)))
+    if stalled.is_empty():
+        return None
+    sentence = (
+        f"Requests wait ({spread(stalled['waiting_count'], format_count)}) in {len(stalled):,} "
+        f"samples{between(stalled)} while nothing runs and the KV pool is at "
+        f"{spread(stalled['kv_usage_ratio'], format_ratio)}: the scheduler does not schedule. That is neither "
+        "saturation nor an idle server."
+    )
+    remedy = (
+        "Look in the log before the first of these lines for a worker that died or hangs, an adapter or KV transfer "
+        "that requests wait for, or a paused engine; a restart clears it, an upgrade may fix it."
+    )
+    evidence = cited(recording, ends(stalled, by="waiting_count"))
+    return Finding("batching.scheduler_stall", "high", sentence, "measured", evidence, remedy)
+
+
+def queue(recording: Recording, serving: Serving, stream: Stream) -> Finding | None:
+    """Requests wait in half of the samples or more, whatever the cause."""
+    rows = stream.samples.drop_nulls("waiting_count")
+    queued = rows.filter(pl.col("waiting_count") > 0)
+    if len(queued) < SUSTAINED_COUNT or len(queued) < PERSISTENT_RATIO * len(rows):
+        return None
+    sentence = (
+        f"Requests wait in {len(queued):,} of {len(rows):,} samples, up to "
+        f"{format_count(top(queued['waiting_count']))}, with {spread(queued['running_count'], format_count)} running "
+        f"and the KV pool at {spread(queued['kv_usage_ratio'], format_ratio)}: neither limit is seen to bind."
+        f"{_modelled_wait(serving)}"
+    )
+    budget = setting(stream.engine, "token_budget")
+    remedy = f"Demand exceeds what this engine takes in: raise {budget} if prompts are what waits, or add a replica."
+    return Finding(
+        "batching.queue", "medium", sentence, "measured", cited(recording, ends(queued, by="waiting_count")), remedy
+    )
+
+
+def underfilled(recording: Recording, stream: Stream) -> Finding | None:
+    """Few of the slots are in use and nobody waits: demand, not the engine, limits the batch."""
+    rows = stream.samples.drop_nulls(["running_count", "waiting_count"])
+    busy = rows.filter(pl.col("running_count") > 0)
+    if len(busy) < SUSTAINED_COUNT or rows["waiting_count"].max() != 0:
+        return None
+    limits = busy["max_running_count"].drop_nulls().unique()
+    running, usage = busy["running_count"].cast(pl.Float64), top(busy["kv_usage_ratio"])
+    mean = float(running.mean() or 0.0)  # type: ignore[arg-type]
+    if len(limits) == 1 and mean < UNDERFILLED_RATIO * limits[0]:
+        used = f"{format_count(mean)} of {format_count(limits[0])} sequence slots are in use on average"
+    elif limits.is_empty() and usage is not None and usage < UNDERFILLED_RATIO:
+        used = f"{format_count(mean)} requests run on average and the KV pool is never above {format_ratio(usage)}"
+    else:
+        return None
+    sentence = f"While the engine is busy {used}, and nobody waits: demand limits the batch, not the engine."
+    remedy = "Not a fault. Fewer replicas with the same load, or work that can wait, would fill the batch."
+    evidence = cited(recording, ends(busy, by="running_count"))
+    return Finding("batching.underfilled", "info", sentence, "measured", evidence, remedy)
+
+
+def healthy(recording: Recording, stream: Stream) -> Finding | None:
+    """Something runs, nobody ever waits and the pool has room, over three samples or more."""
+    rows = stream.samples
+    usage, running = top(rows["kv_usage_ratio"]), top(rows["running_count"])
+    told = rows["waiting_count"].null_count() == 0 and usage is not None and running
+    if len(rows) < SUSTAINED_COUNT or not told or rows["waiting_count"].max() != 0 or usage >= KV_ROOM_RATIO:  # type: ignore[operator]
+        return None
+    sentence = (
+        f"Nobody waits in any of {len(rows):,} samples, with up to {format_count(running)} running and the KV pool at "
+        f"most {format_ratio(usage)} full: batching shows no fault in this log."
+    )
+    evidence = cited(recording, ends(rows, by="running_count"))
+    return Finding("batching.healthy", "info", sentence, "measured", evidence)
+
+
+def _burst(recording: Recording, stream: Stream, rows: pl.DataFrame, count: int) -> Finding:
+    counts = rows["waiting_count"].cast(pl.Int64)
+    peak_at = counts.arg_max() or 0
+    peak, after = int(counts[peak_at]), counts[peak_at:]
+    falling = rows[peak_at : peak_at + (after.arg_min() or 0) + 1]
+    left, length_s = int(falling["waiting_count"][-1]), seconds_between(falling)
+    drained_soon = length_s is not None and length_s < LONG_DRAIN_S and left <= EMPTIED_RATIO * peak
+    severity: Severity = "low" if drained_soon else "medium"
+    which = "" if count == 1 else f" (the largest of {count:,} such jumps)"
+    sentence = (
+        f"The queue jumps to {peak:,} requests {_jump(stream, rows)}{which} and falls to "
+        f"{left:,}{_within(length_s)}, with {spread(rows['running_count'], format_count)} running and the KV pool at "
+        f"most {format_ratio(top(rows['kv_usage_ratio']))} full: a burst of arrivals, not a lack of memory."
+    )
+    limit, budget = setting(stream.engine, "sequence_limit"), setting(stream.engine, "token_budget")
+    remedy = (
+        f"Spread the arrivals, keep replicas ready for the peak, or let requests in faster ({limit}, {budget}); a "
+        "larger KV pool would not help."
+    )
+    evidence = cited(recording, ends(falling, by="waiting_count"))
+    return Finding("batching.burst", severity, sentence, "measured", evidence, remedy)
+
+
+def _jump(stream: Stream, rows: pl.DataFrame) -> str:
+    before = stream.samples.filter(pl.col("line") < rows["line"][0]).tail(1)
+    if before.is_empty():
+        return "by the first sample"
+    length_s = seconds_between(pl.concat([before, rows.head(1).select(before.columns)]))
+    return f"from {format_count(before['waiting_count'][0])} in the sample before{_within(length_s)}"
+
+
+def _within(length_s: float | None) -> str:
+    return "" if length_s is None else f" within {format_s(length_s)}"
+
+
+def _stands(roomy: pl.DataFrame, queued: pl.DataFrame, pinned: pl.DataFrame) -> bool:
+    unknown_limit = roomy["max_running_count"].null_count() == len(roomy)
+    return unknown_limit and len(pinned) >= SUSTAINED_COUNT and len(pinned) >= PINNED_SHARE * len(queued)
+
+
+def _room(pinned: pl.DataFrame) -> str:
+    per_use = pinned.filter(pl.col("kv_usage_ratio") > 0.02).select(
+        (KV_ROOM_RATIO * pl.col("running_count") / pl.col("kv_usage_ratio")).min()
+    )
+    fits = per_use.item()
+    return "" if fits is None else f" At these lengths the pool holds about {format_count(int(fits))} (modelled)."
+
+
+def _modelled_wait(serving: Serving) -> str:
+    waiting = serving.samples.filter(pl.col("measure") == "waiting")["mean"]
+    count, window_s = serving.request_count, serving.window_s
+    if waiting.is_empty() or not count or count < LITTLE_COUNT or window_s is None or window_s < LITTLE_WINDOW_S:
+        return ""
+    return f" By Little's law a request waits about {format_s(waiting[0] * window_s / count)} (modelled)."
