@@ -36,8 +36,8 @@ _GUARD = (
 
 _RULES: tuple[tuple[str, str], ...] = (
     (r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)", MARK),
-    # One line of a key that was printed over several; a 64-digit checksum alone on a line goes with it.
-    (r"(?m)^([ \t]*)[A-Za-z0-9+/]{60,}={0,2}([ \t\r]*)$", f"${{1}}{MARK}${{2}}"),
+    # One line of a key that was printed over several: 49 characters or more, and not all hexadecimal as a checksum's.
+    (r"(?m)^([ \t]*)[0-9A-Fa-f]{0,12}[G-Zg-z+/][A-Za-z0-9+/]{48,}={0,2}([ \t\r]*)$", f"${{1}}{MARK}${{2}}"),
     _GUARD,
     (rf"(?i)({_AUTHORIZATION}(?:digest|aws4-hmac-sha256)\s+)[^\r\n]*", f"${{1}}{MARK}"),
     (

@@ -1,0 +1,12 @@
+"""Frames drawn with plotly: no arithmetic here, and nothing is validated or grouped.
+
+Importing it registers the plotly template `infer_diag` and leaves the default template alone.
+"""
+
+from __future__ import annotations
+
+from infer_diag.charts.coldstart import cold_start_bars, cold_start_timeline
+from infer_diag.charts.serving import serving_timeline, step_chart
+from infer_diag.charts.template import COLOURS, NAME
+
+__all__ = ["COLOURS", "NAME", "cold_start_bars", "cold_start_timeline", "serving_timeline", "step_chart"]

@@ -1,0 +1,118 @@
+"""A diagnosis as one HTML file that needs no network, the same bytes for the same logs."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+import infer_diag
+from infer_diag import charts
+from infer_diag.attribution import timeline
+from infer_diag.errors import SourceError
+from infer_diag.report.figures import Chart, chart, plotly_js, script_policy
+from infer_diag.report.page import page
+
+if TYPE_CHECKING:
+    from infer_diag.diagnose import Diagnosis
+
+__all__ = ["render", "report"]
+
+_PLACED = "the first row adds up to the span; the rows below show each phase whole."
+_UNPLACED = "the parts as the log prints their lengths; it has no stamps that would order them."
+
+
+def report(diagnosis: Diagnosis, path: str | Path) -> Path:
+    """Writes the report to a file and returns its path.
+
+    Raises:
+        SourceError: the file cannot be written.
+    """
+    target = Path(path).expanduser()
+    html = render(diagnosis)
+    try:
+        target.write_text(html, encoding="utf-8", errors="replace", newline="\n")
+    except OSError as error:
+        raise SourceError(
+            f"{target} cannot be written: {error.strerror}", hint="name a file in a folder that exists"
+        ) from error
+    return target
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The report as the text of one HTML document: no external request, no time of its own, fixed ids.
+
+    Text from logs is redacted and escaped. The content policy lets only the scripts run that are written here, by their
+    hashes, so markup that slipped through would still do nothing.
+    """
+    content = page(diagnosis)
+    start_charts = _start_charts(diagnosis, [start["start_id"] for start in content["detailed"]])
+    serving_charts = _serving_charts(diagnosis) if content["serving"] is not None else []
+    drawn = [*start_charts, *serving_charts]
+    scripts = [plotly_js(), _text("page.js")] if drawn else []
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            **content,
+            start_charts=start_charts,
+            serving_charts=serving_charts,
+            scripts=scripts,
+            script_policy=Markup(script_policy([*scripts, *(script for each in drawn for script in each.scripts)])),
+            style=_text("style.css"),
+            version=infer_diag.__version__,
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(loader=PackageLoader("infer_diag.report", "."), autoescape=True, undefined=StrictUndefined)
+
+
+def _text(name: str) -> Markup:
+    return Markup(files("infer_diag.report").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _start_charts(diagnosis: Diagnosis, start_ids: list[str]) -> list[Chart]:
+    told, sources = diagnosis.cold_start, diagnosis.recording.sources
+    drawn = []
+    if len(told.summary) > 1 and len(told.slices):
+        drawn.append(
+            chart(charts.cold_start_bars(told.slices, told.summary), "chart-starts", "All starts beside each other.")
+        )
+    timed = set(told.slices["start_id"].to_list())
+    for number, start_id in enumerate((each for each in start_ids if each in timed), start=1):
+        figure = charts.cold_start_timeline(told.slices, told.phases, told.summary, start_id, sources=sources)
+        placed = told.slices.filter(start_id=start_id)["begin_s"].is_not_null().any()
+        caption = f"{start_id}: {_PLACED if placed else _UNPLACED}"
+        drawn.append(chart(figure, f"chart-start-{number}", caption))
+    return drawn
+
+
+def _serving_charts(diagnosis: Diagnosis) -> list[Chart]:
+    recording = diagnosis.recording
+    told = timeline.serving_timeline(recording)
+    sizes = timeline.step_sizes(recording.engine_steps)
+    drawn = []
+    if len(told.samples) or len(told.bins):
+        figure = charts.serving_timeline(
+            told.samples,
+            told.bins,
+            told.rates,
+            preemptions=recording.incidents.filter(kind="preemption"),
+            sources=recording.sources,
+            dated=any(source.dated for source in recording.sources),
+        )
+        drawn.append(
+            chart(figure, "chart-serving", "The engine's statistics lines, and its steps where it prints them.")
+        )
+    if len(sizes):
+        drawn.append(
+            chart(charts.step_chart(sizes), "chart-steps", "Duration of the engine's steps by batch size and kind.")
+        )
+    return drawn
