@@ -23,6 +23,7 @@ class Matcher:
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._parser = parser
+        self.__qualname__ = self.matcher_identifier  # IPython reads it off every matcher, as if all were functions
 
     def __call__(self, context: CompletionContext) -> dict[str, Any]:
         """The words that may stand at the cursor, in the form of IPython's second matcher interface."""
@@ -33,7 +34,7 @@ class Matcher:
         words = match["words"][: len(match["words"]) - len(token)].split()
         found = [word for word in candidates(self._parser, words, token) if word.startswith(token)]
         completions = [SimpleCompletion(text=word, type="param") for word in dict.fromkeys(found)]
-        return {"completions": completions, "suppress": True, "matched_fragment": token}
+        return {"completions": completions, "suppress": True, "ordered": True, "matched_fragment": token}
 
 
 def candidates(parser: argparse.ArgumentParser, words: list[str], token: str) -> Iterator[str]:

@@ -1,0 +1,46 @@
+"""What a panel shows."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import polars as pl
+import pytest
+
+from infer_diag.jupyter.panel import MAX_LINES, MAX_ROWS, PLOTLY, Panel
+
+
+@pytest.mark.parametrize("count", [0, 9, 10, 11, 500])
+def test_the_text_has_twelve_lines_at_most_and_says_what_it_leaves_out(count: int) -> None:
+    panel = Panel("title", "sentence", tuple(f"detail {number}" for number in range(count)))
+    assert len(panel.lines) == min(count + 2, MAX_LINES)
+    if count + 2 > MAX_LINES:
+        assert panel.lines[-1] == f"… and {count + 2 - (MAX_LINES - 1)} more"
+    assert panel.text == repr(panel) == panel._repr_mimebundle_()["text/plain"]
+
+
+def test_empty_parts_make_no_line() -> None:
+    assert Panel("title", "", ("", "detail\nsecond")).lines == ["title", "detail", "second"]
+
+
+def test_a_figure_goes_out_as_plain_values() -> None:
+    bundle = Panel("title", figure=go.Figure(go.Bar(y=[1, 2]), {"title": {"text": "drawn"}}))._repr_mimebundle_()
+    assert bundle[PLOTLY]["layout"]["title"]["text"] == "drawn"
+    assert bundle[PLOTLY]["data"][0]["y"] == [1, 2]
+    assert bundle["text/plain"] == "title"
+
+
+def test_a_table_escapes_what_came_out_of_a_log() -> None:
+    evil = "<script>alert(1)</script>"
+    frame = pl.DataFrame({"<b>": [evil, None], "lines": [[evil], []], "number": [1.23456789, 2.0]})
+    html = Panel(evil, evil, frame=frame)._repr_mimebundle_()["text/html"]
+    assert "<script" not in html
+    assert "<b></th>" not in html
+    assert html.count("&lt;script&gt;") == 4
+    assert ">1.235<" in html
+    assert "None" not in html
+
+
+def test_a_long_table_is_cut_and_says_so() -> None:
+    html = Panel("t", frame=pl.DataFrame({"n": range(MAX_ROWS + 1_500)}))._repr_mimebundle_()["text/html"]
+    assert html.count("<tr>") == MAX_ROWS + 1
+    assert "and 1,500 more rows" in html
