@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import cast
 
-import dataframely as dy
 import numpy as np
 import polars as pl
 
-from infer_diag import redact, schema
+from infer_diag import redact
 from infer_diag.errors import LogFormatError
+from infer_diag.loaders.conformed import conformed
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.observations import StartRule, observed
@@ -23,7 +23,6 @@ from infer_diag.recording import Recording, Source
 
 Frames = dict[str, pl.DataFrame]
 
-_REJECTED_KEPT = 1000
 _PENDING_ROWS = 50_000
 
 
@@ -127,7 +126,7 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     _refuse_if_strict(reader.file, rejected, options)
     source = _source(engine, reader, gathered, len(rejected), frames)
     frames["rejected"] = rejected.with_columns(redact.redacted(pl.col("text").str.slice(0, 200)))
-    return Recording(sources=(source,), **_conformed(frames))
+    return Recording(sources=(source,), **conformed(frames))
 
 
 def _serving_lines(frames: Frames) -> np.ndarray:
@@ -227,28 +226,3 @@ def _source(engine: Engine, reader: TextReader, gathered: _Gathered, rejected: i
         clocks=reader.clock.clocks(),
         notes=tuple(notes),
     )
-
-
-def _conformed(frames: Frames) -> Frames:
-    """Frames of the schema; a row that breaks one of its rules is no reading of its line, so it goes to `rejected`."""
-    out: Frames = {}
-    rejected = [frames.pop("rejected").with_columns(pl.lit(0, pl.UInt32).alias("source_id"))]
-    for name, frame in frames.items():
-        if frame.is_empty():
-            continue
-        wanted = schema.FRAMES[name]
-        out[name], failed = wanted.filter(_shaped(frame, wanted), cast=True)
-        if len(failed):
-            broken = pl.lit(f"{name}: {', '.join(failed.counts())}").alias("rule")
-            rejected.append(failed.invalid().select("source_id", "line", broken, pl.lit("").alias("text")))
-    kept = pl.concat(rejected, how="diagonal_relaxed").sort("line").head(_REJECTED_KEPT)
-    return out | {"rejected": schema.Rejected.validate(kept.select("source_id", "line", "rule", "text"), cast=True)}
-
-
-def _shaped(frame: pl.DataFrame, wanted: type[dy.Schema]) -> pl.DataFrame:
-    columns = wanted.create_empty().schema
-    given = frame.with_columns(pl.lit(0, pl.UInt32).alias("source_id"))
-    if "fields" in columns and "fields" in given.columns:
-        given = given.with_columns(redact.redacted(pl.col("fields")))
-    missing = [pl.lit(None, kind).alias(name) for name, kind in columns.items() if name not in given.columns]
-    return given.with_columns(*missing).select(columns.names())

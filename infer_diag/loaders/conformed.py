@@ -1,0 +1,91 @@
+"""Frames as a loader made them to frames of the schema, and to the recording of one file."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import dataframely as dy
+import polars as pl
+
+from infer_diag import redact, schema
+from infer_diag.errors import LogFormatError
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.loader import Options
+from infer_diag.recording import Clock, Recording, Source
+
+Frames = dict[str, pl.DataFrame]
+
+REJECTED_KEPT = 1000
+KEPT_TEXT = 200
+CLAIMED: dict[str, pl.DataType | type[pl.DataType]] = {"line": pl.UInt32, "rule": pl.String, "text": pl.String}
+"""Columns of the frame `rejected` before it conforms."""
+
+
+def conformed(frames: Frames) -> Frames:
+    """Frames of the schema; a row that breaks one of its rules is no reading of its line, so it goes to `rejected`."""
+    out: Frames = {}
+    rejected = [frames.pop("rejected").with_columns(pl.lit(0, pl.UInt32).alias("source_id"))]
+    for name, frame in frames.items():
+        if frame.is_empty():
+            continue
+        wanted = schema.FRAMES[name]
+        out[name], failed = wanted.filter(_shaped(frame, wanted), cast=True)
+        if len(failed):
+            broken = pl.lit(f"{name}: {', '.join(failed.counts())}").alias("rule")
+            rejected.append(failed.invalid().select("source_id", "line", broken, pl.lit("").alias("text")))
+    kept = pl.concat(rejected, how="diagonal_relaxed").sort("line").head(REJECTED_KEPT)
+    return out | {"rejected": schema.Rejected.validate(kept.select("source_id", "line", "rule", "text"), cast=True)}
+
+
+def _shaped(frame: pl.DataFrame, wanted: type[dy.Schema]) -> pl.DataFrame:
+    columns = wanted.create_empty().schema
+    given = frame.with_columns(pl.lit(0, pl.UInt32).alias("source_id"))
+    if "fields" in columns and "fields" in given.columns:
+        given = given.with_columns(redact.redacted(pl.col("fields")))
+    missing = [pl.lit(None, kind).alias(name) for name, kind in columns.items() if name not in given.columns]
+    return given.with_columns(*missing).select(columns.names())
+
+
+def recorded(
+    file: LogFile,
+    frames: Frames,
+    *,
+    options: Options,
+    format: str,
+    engine: str,
+    lines: int,
+    understood: int,
+    rejected: pl.DataFrame,
+    times: pl.Series,
+    clocks: tuple[Clock, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Recording:
+    """The recording of one file whose frames lack `source_id` and may lack columns of the schema.
+
+    Raises:
+        LogFormatError: `strict` and a line is damaged.
+    """
+    shown = rejected.with_columns(redact.redacted(pl.col("text").str.slice(0, KEPT_TEXT)))
+    if options.strict and not shown.is_empty():
+        row = shown.sort("line").row(0, named=True)
+        raise LogFormatError(
+            f"{file.label}:{row['line']} is damaged: {row['text'][:80]!r}, expected {row['rule']}",
+            hint="read it without strict=True; the line is then kept in recording.rejected",
+        )
+    first, last = times.min(), times.max()
+    source = Source(
+        path=file.label,
+        format=format,
+        engine=engine,
+        lines=lines,
+        unknown_lines=max(lines - understood - len(shown), 0),
+        rejected_lines=len(shown),
+        cut=file.cut,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        first_time=first if isinstance(first, datetime) else None,
+        last_time=last if isinstance(last, datetime) else None,
+        clocks=clocks,
+        notes=(*file.notes, *notes),
+    )
+    return Recording(sources=(source,), **conformed({**frames, "rejected": shown}))
