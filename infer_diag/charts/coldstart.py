@@ -73,9 +73,7 @@ def cold_start_bars(slices: pl.DataFrame, summary: pl.DataFrame) -> go.Figure:
         if rows:
             figure.add_trace(_stack_trace(rows, names, _gap_words(reason), _hatched(shape)))
     many = len(names) > _MANY_STARTS
-    subtitle = (
-        f"{len(names):,} starts · exclusive parts and gaps add up to the span of each · from stamps and durations"
-    )
+    subtitle = f"{len(names):,} starts · parts that do not overlap, and gaps · from printed durations and stamps"
     dressed(figure, "Cold starts compared", subtitle, height=900 if many else 210 + 30 * len(names))
     figure.update_layout(barmode="stack", bargap=0.05 if many else 0.3, legend={"traceorder": "normal"})
     figure.update_xaxes(ticksuffix=" s")
@@ -97,7 +95,7 @@ def _shown_phases(phases: pl.DataFrame) -> pl.DataFrame:
 def _subtitle(summary: pl.DataFrame, statuses: pl.Series) -> str:
     words = [status_words(statuses)]
     for row in summary.iter_rows(named=True):
-        words.append(str(row["outcome"]))
+        words.append(_outcome(row["outcome"]))
         words.append(f"span {format_s(row['span_s'])}")
         if row["unlogged_s"]:
             words.append(f"no line explains {format_s(row['unlogged_s'])}")
@@ -269,7 +267,11 @@ def _row_name(row: Row) -> str:
 
 
 def _start_name(start_id: str, outcome: str) -> str:
-    return label(start_id) if outcome == "ready" else f"{label(start_id)} ({outcome})"
+    return label(start_id) if outcome == "ready" else f"{label(start_id)} ({_outcome(outcome)})"
+
+
+def _outcome(outcome: str) -> str:
+    return "outcome unknown" if outcome == "unknown" else outcome
 
 
 def _slice_hover(row: Row, sources: Sequence[Source]) -> str:

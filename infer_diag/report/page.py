@@ -96,6 +96,7 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, Any]]:
         {
             **each.to_dict(),
             "status": each.status.replace("_", " "),
+            "remedy": each.remedy and each.remedy[:1].upper() + each.remedy[1:],
             "saves": None if each.saves is None else format_s(each.saves),
             "evidence": list(each.evidence[:MOST_EVIDENCE]),
             "more_evidence": list(each.evidence[MOST_EVIDENCE:]),

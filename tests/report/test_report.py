@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import gzip
 import hashlib
 import re
 from html.parser import HTMLParser
@@ -193,6 +194,15 @@ def test_evidence_is_shown_with_two_neighbours_and_cut(tmp_path: Path) -> None:
     assert [int(number) for number in re.findall(r"<i>(\d+)</i>", block)] == [2, 3, 4, 5, 6, 7, 8]
     assert [int(number) for number in re.findall(r'class="cited"><i>(\d+)</i>', block)] == [4, 5, 8]
     assert "x y" * 99 + "x …" in block and "x y" * 100 not in block
+
+
+def test_evidence_is_found_in_a_compressed_log(tmp_path: Path) -> None:
+    log = tmp_path / "server.log.gz"
+    log.write_bytes(gzip.compress("\n".join(f"line {number}" for number in range(1, 5000)).encode()))
+    source = dataclasses.replace(made.source(str(log)), size_bytes=log.stat().st_size)
+    finding = Finding("cold_start.process", "low", "Slow.", "measured", (f"{log}:4998",))
+    html = render(made.diagnosis(recording={"sources": (source,)}, findings=(finding,)))
+    assert '<span class="cited"><i>4998</i>line 4998</span><span><i>4999</i>line 4999</span></pre>' in html
 
 
 def test_a_file_that_changed_or_went_leaves_the_place_alone(tmp_path: Path) -> None:
