@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import polars as pl
 
-from infer_diag.recording import Recording, Source
+from infer_diag.recording import Recording
 
-PRINTS_PREEMPTIONS = (0, 11, 2)
-"""First vLLM version sampled whose statistics line counts preemptions, and only where there were some."""
 WARNS_EVERY = 50
 """vLLM's old warning is printed at the 1st, 51st, 101st … preemption of a process."""
 
@@ -32,9 +29,9 @@ def preemptions(recording: Recording) -> Preemptions:
 
     Frames in: EngineSamples, Incidents, Requests. Per source, the first of these that it has: counts in its statistics
     lines; SGLang's retraction lines, added up per rank, the largest rank taken because each prints the same; vLLM's
-    old warning, whose cumulative number counts and not its lines; counts per request. None of them means 0 only for a
-    vLLM since 0.11.2 with statistics lines, and for SGLang with decode lines in a whole log that shows the engine's
-    start: a filtered excerpt proves nothing.
+    old warning, whose cumulative number counts and not its lines; counts per request. None of them means 0 only for
+    SGLang with decode lines in a whole log that shows the engine's start: a filtered excerpt proves nothing. vLLM's
+    silence proves nothing either: its statistics line has a part for preemptions that 0.32 never prints.
     """
     asked = _sources_that_serve(recording)
     found = [_of_source(recording, source_id) for source_id in asked]
@@ -94,20 +91,8 @@ def _reported(lines: pl.DataFrame, *, cumulative: bool) -> Preemptions:
 
 def _silence_is_zero(recording: Recording, source_id: int, samples: pl.DataFrame) -> bool:
     source = recording.sources[source_id]
-    kinds = set(samples["kind"].unique().to_list())
-    if source.engine == "vllm":
-        version = engine_version(source)
-        return version is not None and version >= PRINTS_PREEMPTIONS and bool(kinds & {"interval"}) and not source.cut
-    if source.engine == "sglang":
-        whole = not recording.starts.filter(source_id=source_id).is_empty() and not source.cut
-        return whole and "decode" in kinds
-    return False
-
-
-def engine_version(source: Source) -> tuple[int, ...] | None:
-    """Major, minor and patch of the engine, null where the log does not print them."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", source.engine_version or "")
-    return tuple(int(part or 0) for part in found.groups()) if found else None
+    whole = not recording.starts.filter(source_id=source_id).is_empty() and not source.cut
+    return source.engine == "sglang" and whole and "decode" in samples["kind"]
 
 
 def _exactly(count: int) -> Preemptions:

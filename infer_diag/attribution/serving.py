@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import dataframely as dy
 import polars as pl
 
+from infer_diag.attribution.arrivals import Arrivals, arrivals
 from infer_diag.attribution.preemptions import Preemptions, preemptions
 from infer_diag.attribution.requests import request_count, request_shares, request_stats
 from infer_diag.attribution.steps import (
     DecodeStall,
     HostTime,
+    Recomputed,
     StepGrowth,
     decode_stall,
     host_time,
+    recomputed,
     step_growth,
     step_kinds,
 )
@@ -43,9 +46,11 @@ class Serving:
     request_count: int | None
     requests: dy.DataFrame[RequestStats]
     shares: dict[str, float | None]
+    arrivals: dict[int, Arrivals]
     preemptions: Preemptions
     steps: dy.DataFrame[StepKinds]
     stall: DecodeStall
+    recomputed: Recomputed | None
     growth: StepGrowth | None
     host: HostTime | None
 
@@ -100,9 +105,11 @@ def serving(recording: Recording) -> Serving | None:
         request_count=request_count(recording),
         requests=request_stats(recording),
         shares=request_shares(recording),
+        arrivals=arrivals(recording.requests),
         preemptions=preemptions(recording),
         steps=step_kinds(steps),
         stall=decode_stall(steps),
+        recomputed=recomputed(steps),
         growth=step_growth(steps),
         host=host_time(steps),
     )

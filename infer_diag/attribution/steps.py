@@ -23,6 +23,8 @@ BATCH_TOLERANCE_COUNT = 4
 """The same for small batches, in requests."""
 MIN_COVERED_RATIO = 0.8
 """Share of the mixed step time that needs a comparable decode batch before a sum over it means anything."""
+RARE_RATIO = 0.2
+"""Speculative decoding shows in most steps, preemption in few."""
 MIN_STEPS_TO_COMPARE = 10
 """Steps of one batch size that the early and the late third each need for a comparison."""
 GAP_S = 2.0
@@ -63,6 +65,16 @@ class StepGrowth:
     batch_count: int
     early_s: float
     late_s: float
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """Tokens that requests in their output compute beyond one each, in `step_count` of `busy_count` steps."""
+
+    tokens: int
+    decode_tokens: int
+    step_count: int
+    busy_count: int
 
 
 @dataclass(frozen=True)
@@ -170,6 +182,25 @@ def step_growth(steps: pl.DataFrame) -> StepGrowth | None:
         early_s=most["early_s"],
         late_s=most["late_s"],
     )
+
+
+def recomputed(steps: pl.DataFrame) -> Recomputed | None:
+    """Work of preempted requests that is done again; null where no step shows it or the engine guesses tokens ahead.
+
+    Frame in: EngineSteps. A request in its output computes one token a step; vLLM counts the tokens that a preempted
+    one computes again as output tokens too. Speculative decoding computes several in nearly every step, so a surplus
+    in more than one step of five is not taken for recomputation.
+    """
+    decoding = steps.lazy().filter(pl.col("decode_count") > 0)
+    surplus = pl.col("decode_tokens").cast(pl.Int64) - pl.col("decode_count")
+    told = decoding.select(
+        tokens=surplus.filter(surplus > 0).sum(),
+        decode_tokens=pl.col("decode_tokens").cast(pl.Int64).sum(),
+        step_count=(surplus > 0).sum(),
+        busy_count=pl.len(),
+    ).collect()
+    found = Recomputed(*(int(each or 0) for each in told.row(0)))
+    return found if 0 < found.step_count <= RARE_RATIO * found.busy_count else None
 
 
 def host_time(steps: pl.DataFrame) -> HostTime | None:

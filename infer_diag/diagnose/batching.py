@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from infer_diag.attribution.serving import Serving
 from infer_diag.attribution.streams import Stream, streams
-from infer_diag.diagnose import pool, queueing, request_time, step_time
+from infer_diag.diagnose import bursts, pool, queueing, request_time, step_time
 from infer_diag.diagnose.finding import RANK, Finding
 from infer_diag.recording import Recording
 
@@ -42,6 +42,7 @@ def findings(recording: Recording, serving: Serving | None) -> list[Finding]:
 def _of_the_whole(recording: Recording, serving: Serving) -> list[Finding]:
     rules = (
         pool.preemption,
+        pool.recomputation,
         step_time.prefill_starves_decode,
         step_time.prefill_bound_steps,
         request_time.queue_of_requests,
@@ -60,7 +61,7 @@ def _of_engines(recording: Recording, serving: Serving, engines: list[Stream]) -
         lambda stream: pool.swapped_out(recording, serving, stream),
         lambda stream: pool.preemption_suspected(recording, serving, stream),
         lambda stream: queueing.concurrency_cap(recording, serving, stream),
-        lambda stream: queueing.burst(recording, stream),
+        lambda stream: bursts.burst(recording, serving, stream),
         lambda stream: step_time.prefill_bound_batches(recording, stream),
     )
     return [finding for rule in rules for finding in _worst(recording, engines, rule)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from infer_diag.attribution.preemptions import PRINTS_PREEMPTIONS
 from infer_diag.attribution.requests import backward_count
 from infer_diag.attribution.serving import Serving
 from infer_diag.diagnose.evidence import cited
@@ -136,6 +135,5 @@ def _request_times(engine: str) -> str:
 
 def _preemption_counts(engine: str) -> str:
     if engine == "vllm":
-        version = ".".join(str(part) for part in PRINTS_PREEMPTIONS)
-        return f"vLLM {version} or later with its start in the log, or `vllm:num_preemptions` of the metrics endpoint"
+        return "`vllm:num_preemptions` of the metrics endpoint"
     return "a whole log from the engine's start, or the metrics endpoint"

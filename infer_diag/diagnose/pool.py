@@ -7,7 +7,7 @@ import polars as pl
 from infer_diag.attribution.serving import Serving
 from infer_diag.attribution.streams import Stream
 from infer_diag.diagnose.evidence import cited, ends
-from infer_diag.diagnose.finding import Finding, Severity
+from infer_diag.diagnose.finding import Finding, Severity, Status
 from infer_diag.diagnose.remedies import has_setting, more_pool, setting
 from infer_diag.diagnose.wording import lowered, spread, top
 from infer_diag.recording import Recording
@@ -15,33 +15,47 @@ from infer_diag.units import format_count, format_ratio
 
 KV_FULL_RATIO = 0.95
 """Engines keep a few per cent of the pool for growth, so at this use nothing more is admitted."""
+KV_TIGHT_RATIO = 0.8
+"""A pool of few large blocks, or a queue of long prompts, is full in effect from here on, if nothing else binds."""
 FREQUENT_RATIO = 0.3
 """A limit that binds in this share of the samples shapes the whole run."""
 SUSTAINED_COUNT = 3
 """Fewer samples than this in one state may be a moment and not a condition."""
 SUSPECT_COUNT = 3
 """Fewer requests than this leaving between samples may as well have ended."""
+MUCH_RECOMPUTED_RATIO = 0.1
+"""One output token in ten computed for nothing."""
 MANY_PREEMPTED_RATIO = 0.05
 """One request in twenty computed twice shows in the bill."""
 
 
 def kv_saturation(recording: Recording, stream: Stream) -> Finding | None:
-    """The pool is at 95 % or more while requests wait, or stays there with nobody waiting (low: no loss yet)."""
+    """The pool is at 95 % or more while requests wait, or stays there with nobody waiting (low: no loss yet).
+
+    From 80 % on it counts too where the log states a sequence limit that is not reached, three times or more.
+    """
     known = stream.samples.drop_nulls("kv_usage_ratio")
     full = known.filter(pl.col("kv_usage_ratio") >= KV_FULL_RATIO)
-    binding = full.filter(pl.col("waiting_count") > 0)
+    below_limit = pl.col("running_count") < pl.col("max_running_count")
+    tight = (pl.col("kv_usage_ratio") >= KV_FULL_RATIO) | ((pl.col("kv_usage_ratio") >= KV_TIGHT_RATIO) & below_limit)
+    binding = known.filter((pl.col("waiting_count") > 0) & tight)
+    certain = binding.filter(pl.col("kv_usage_ratio") >= KV_FULL_RATIO)
+    if len(binding) < SUSTAINED_COUNT:
+        binding = certain
     if binding.is_empty():
         return _full_without_queue(recording, known, full)
     share = len(binding) / len(known)
     severity: Severity = "high" if share >= FREQUENT_RATIO else "medium" if len(binding) > 1 else "low"
-    usage, waiting, running = (binding[name] for name in ("kv_usage_ratio", "waiting_count", "running_count"))
+    limits = binding["max_running_count"].drop_nulls() if len(binding) > len(certain) else pl.Series()
+    limit = "" if limits.is_empty() else f", below the sequence limit of {spread(limits, format_count)}"
     sentence = (
-        f"The KV pool is full ({spread(usage, format_ratio)}) in {len(binding):,} of {len(known):,} samples while up "
-        f"to {format_count(top(waiting))} requests wait: the pool holds the batch at {spread(running, format_count)} "
-        "running."
+        f"The KV pool is full ({spread(binding['kv_usage_ratio'], format_ratio)}) in {len(binding):,} of "
+        f"{len(known):,} samples while up to {format_count(top(binding['waiting_count']))} requests wait: the pool "
+        f"holds the batch at {spread(binding['running_count'], format_count)} running{limit}."
     )
+    status: Status = "measured" if limits.is_empty() else "modelled"
     evidence = cited(recording, ends(binding, by="waiting_count"))
-    return Finding("batching.kv_saturation", severity, sentence, "measured", evidence, more_pool(stream.engine))
+    return Finding("batching.kv_saturation", severity, sentence, status, evidence, more_pool(stream.engine))
 
 
 def preemption(recording: Recording, serving: Serving) -> Finding | None:
@@ -107,6 +121,26 @@ def preemption_suspected(recording: Recording, serving: Serving, stream: Stream)
     remedy = f"{_fewer_at_once(stream.engine)} The server's metrics count preemptions."
     evidence = cited(recording, moved.sort("moved", "line", descending=[True, False]))
     return Finding("batching.preemption_suspected", "medium", sentence, "bounded", evidence, remedy)
+
+
+def recomputation(recording: Recording, serving: Serving) -> Finding | None:
+    """Steps in which requests in their output compute far more than a token each: preempted ones start over."""
+    again = serving.recomputed
+    if again is None or serving.preemptions.count:
+        return None
+    share = again.tokens / again.decode_tokens
+    severity: Severity = "high" if share >= MUCH_RECOMPUTED_RATIO else "medium"
+    sentence = (
+        f"In {again.step_count:,} of {again.busy_count:,} steps requests in their output compute {again.tokens:,} "
+        f"tokens more than one each ({format_ratio(share)} of all output tokens computed), as preempted requests do "
+        "when they start over. The log does not count preemptions."
+    )
+    surplus = pl.col("decode_tokens").cast(pl.Int64) - pl.col("decode_count")
+    rows = recording.engine_steps.select("source_id", "line", surplus=surplus)
+    rows = rows.top_k(5, by=["surplus", "line"], reverse=[False, True])
+    engine = recording.sources[rows["source_id"][0]].engine
+    remedy = f"{_fewer_at_once(engine)} The server's metrics count preemptions."
+    return Finding("batching.preemption_suspected", severity, sentence, "bounded", cited(recording, rows), remedy)
 
 
 def _full_without_queue(recording: Recording, known: pl.DataFrame, full: pl.DataFrame) -> Finding | None:

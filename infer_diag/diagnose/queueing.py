@@ -10,7 +10,7 @@ from infer_diag.diagnose.evidence import cited, ends
 from infer_diag.diagnose.finding import Finding, Severity
 from infer_diag.diagnose.pool import FREQUENT_RATIO, SUSTAINED_COUNT
 from infer_diag.diagnose.remedies import setting
-from infer_diag.diagnose.wording import between, seconds_between, spread, top
+from infer_diag.diagnose.wording import between, spread, top
 from infer_diag.recording import Recording
 from infer_diag.units import format_count, format_ratio, format_s
 
@@ -18,16 +18,6 @@ KV_ROOM_RATIO = 0.9
 """Below this use the KV pool is not what keeps requests out."""
 KV_EMPTY_RATIO = 0.05
 """So little in the pool that nothing of weight can be running."""
-BURST_COUNT = 8
-"""A jump by fewer requests is ordinary scatter of arrivals."""
-JUMP_RATIO = 0.5
-"""A queue that at least doubles from one sample to the next did not build up, it arrived."""
-DRAINED_RATIO = 0.6
-"""A queue that has not come down this far is not seen to drain."""
-EMPTIED_RATIO = 0.1
-"""A tenth of the peak is what a busy engine's queue holds anyway."""
-LONG_DRAIN_S = 10.0
-"""Users notice a queue that lasts longer."""
 PINNED_RATIO = 0.99
 """Running counts this close to their maximum stand at a limit."""
 PINNED_SHARE = 0.6
@@ -42,35 +32,6 @@ LITTLE_COUNT = 20
 """Little's law needs many requests per window; with fewer its edges rule the result."""
 LITTLE_WINDOW_S = 60.0
 """The same in time."""
-
-
-def burst(recording: Recording, stream: Stream) -> Finding | None:
-    """The queue at least doubles from one sample to the next and then drains while the pool has room."""
-    waiting = pl.col("waiting_count").cast(pl.Int64)
-    before = waiting.shift(fill_value=0)
-    jump = (waiting >= BURST_COUNT) & (waiting - before >= JUMP_RATIO * waiting)
-    rows = stream.samples.drop_nulls("waiting_count").with_columns(episode=jump.cum_sum())
-    episodes = (
-        rows.filter(pl.col("episode") > 0)
-        .group_by("episode", maintain_order=True)
-        .agg(
-            peak=waiting.max(),
-            at=waiting.arg_max(),
-            left=waiting.slice(waiting.arg_max()).min(),
-            usage=pl.col("kv_usage_ratio").max(),
-            ran=pl.col("running_count").max(),
-        )
-        .filter(
-            (pl.col("at") <= 2)
-            & (pl.col("left") <= DRAINED_RATIO * pl.col("peak"))
-            & (pl.col("usage").fill_null(0) < KV_ROOM_RATIO)
-            & (pl.col("ran") > 0)
-        )
-    )
-    if episodes.is_empty():
-        return None
-    largest = episodes.sort("peak", "episode", descending=[True, False]).row(0, named=True)
-    return _burst(recording, stream, rows.filter(episode=largest["episode"]), len(episodes))
 
 
 def concurrency_cap(recording: Recording, serving: Serving, stream: Stream) -> Finding | None:
@@ -185,41 +146,6 @@ def healthy(recording: Recording, stream: Stream) -> Finding | None:
     )
     evidence = cited(recording, ends(rows, by="running_count"))
     return Finding("batching.healthy", "info", sentence, "measured", evidence)
-
-
-def _burst(recording: Recording, stream: Stream, rows: pl.DataFrame, count: int) -> Finding:
-    counts = rows["waiting_count"].cast(pl.Int64)
-    peak_at = counts.arg_max() or 0
-    peak, after = int(counts[peak_at]), counts[peak_at:]
-    falling = rows[peak_at : peak_at + (after.arg_min() or 0) + 1]
-    left, length_s = int(falling["waiting_count"][-1]), seconds_between(falling)
-    drained_soon = length_s is not None and length_s < LONG_DRAIN_S and left <= EMPTIED_RATIO * peak
-    severity: Severity = "low" if drained_soon else "medium"
-    which = "" if count == 1 else f" (the largest of {count:,} such jumps)"
-    sentence = (
-        f"The queue jumps to {peak:,} requests {_jump(stream, rows)}{which} and falls to "
-        f"{left:,}{_within(length_s)}, with {spread(rows['running_count'], format_count)} running and the KV pool at "
-        f"most {format_ratio(top(rows['kv_usage_ratio']))} full: a burst of arrivals, not a lack of memory."
-    )
-    limit, budget = setting(stream.engine, "sequence_limit"), setting(stream.engine, "token_budget")
-    remedy = (
-        f"Spread the arrivals, keep replicas ready for the peak, or let requests in faster ({limit}, {budget}); a "
-        "larger KV pool would not help."
-    )
-    evidence = cited(recording, ends(falling, by="waiting_count"))
-    return Finding("batching.burst", severity, sentence, "measured", evidence, remedy)
-
-
-def _jump(stream: Stream, rows: pl.DataFrame) -> str:
-    before = stream.samples.filter(pl.col("line") < rows["line"][0]).tail(1)
-    if before.is_empty():
-        return "by the first sample"
-    length_s = seconds_between(pl.concat([before, rows.head(1).select(before.columns)]))
-    return f"from {format_count(before['waiting_count'][0])} in the sample before{_within(length_s)}"
-
-
-def _within(length_s: float | None) -> str:
-    return "" if length_s is None else f" within {format_s(length_s)}"
 
 
 def _stands(roomy: pl.DataFrame, queued: pl.DataFrame, pinned: pl.DataFrame) -> bool:

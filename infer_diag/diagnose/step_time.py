@@ -6,10 +6,11 @@ import polars as pl
 
 from infer_diag.attribution.serving import Serving
 from infer_diag.attribution.streams import Stream
+from infer_diag.diagnose.bursts import LONG_DRAIN_S
 from infer_diag.diagnose.evidence import cited, ends
 from infer_diag.diagnose.finding import Finding, Severity
 from infer_diag.diagnose.pool import SUSTAINED_COUNT
-from infer_diag.diagnose.queueing import KV_ROOM_RATIO, LONG_DRAIN_S
+from infer_diag.diagnose.queueing import KV_ROOM_RATIO
 from infer_diag.diagnose.remedies import setting
 from infer_diag.diagnose.wording import seconds_between, spread, top
 from infer_diag.recording import Recording

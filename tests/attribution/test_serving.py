@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infer_diag import schema
+from infer_diag.attribution.arrivals import arrivals
 from infer_diag.attribution.preemptions import Preemptions, preemptions
 from infer_diag.attribution.requests import MEASURES, durations, request_count, request_shares, request_stats
 from infer_diag.attribution.serving import sample_stats, serving, window_s
@@ -131,18 +132,11 @@ def test_counted_preemptions_add_up_over_the_samples() -> None:
     assert preemptions(recorded(engine_samples=rows)) == Preemptions(7, 7)
 
 
-@pytest.mark.parametrize(
-    ("version", "count"),
-    [("0.11.2", 0), ("0.32.0", 0), ("0.12.0rc1", 0), ("0.10.2", None), ("0.6.3", None), (None, None)],
-)
-def test_silence_means_none_only_where_the_engine_would_have_said_so(version: str | None, count: int | None) -> None:
+@pytest.mark.parametrize("version", ["0.32.0", "0.11.2", "0.6.3", None])
+def test_vllm_that_prints_no_preemption_may_have_had_some(version: str | None) -> None:
     source = Source("server.log", "vllm", "vllm", engine_version=version)
-    assert preemptions(recorded(source, engine_samples=[sample(0), sample(10)])).count == count
-
-
-def test_a_cut_log_does_not_prove_that_nothing_was_preempted() -> None:
-    source = Source("server.log", "vllm", "vllm", engine_version="0.12.0", cut=True)
-    assert preemptions(recorded(source, engine_samples=[sample(0), sample(10)])).count is None
+    start = {"start_id": "start-1", "last_line": 9, "served": True}
+    assert preemptions(recorded(source, engine_samples=[sample(0), sample(10)], starts=[start])).count is None
 
 
 def test_the_old_warning_counts_by_its_number_and_leaves_the_rest_open() -> None:
@@ -227,6 +221,39 @@ def test_shares_are_null_part_by_part() -> None:
     assert shares["prefill"] == pytest.approx(0.7833, abs=1e-4)
     assert (shares["queue"], shares["other"]) == (None, None)
     assert set(request_shares(Recording()).values()) == {None}
+
+
+def arriving(seconds: list[float]) -> list[dict[str, Any]]:
+    return [request(str(n), arrival_s=at) for n, at in enumerate(seconds)]
+
+
+def test_many_arrivals_at_once_stand_out_from_what_is_usual_around_them() -> None:
+    rows = arriving([30.0 * n for n in range(4) for _ in range(16)])
+    told = arrivals(frame("requests", rows))[0]
+    assert (told.peak_count, told.burst_count, told.line) == (16, 4, 1)
+    assert told.usual_count == pytest.approx(2 * 32 / 60)
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        [float(n // 2) for n in range(70)],
+        [n / 10 for n in range(600)],
+        [3.0 * n for n in range(40)] + [60.5 + n / 10 for n in range(5)],
+    ],
+)
+def test_a_steady_stream_however_dense_is_no_burst(seconds: list[float]) -> None:
+    assert arrivals(frame("requests", arriving(seconds)))[0].burst_count == 0
+
+
+def test_a_busy_hour_is_no_burst_of_the_day() -> None:
+    quiet, busy = [30.0 * n for n in range(100)], [3000 + n / 5 for n in range(1500)]
+    assert arrivals(frame("requests", arriving(quiet + busy)))[0].burst_count == 0
+
+
+def test_few_or_unknown_arrivals_tell_nothing() -> None:
+    assert arrivals(frame("requests", arriving([0.0] * 19))) == {}
+    assert arrivals(frame("requests", [request(str(n)) for n in range(40)])) == {}
 
 
 EVENTS = st.lists(st.floats(0, 100), min_size=5, max_size=5).map(sorted)

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 import infer_diag
 from infer_diag import schema
-from infer_diag.attribution.steps import decode_baseline, decode_stall, host_time, step_growth, step_kinds
+from infer_diag.attribution.steps import (
+    Recomputed,
+    decode_baseline,
+    decode_stall,
+    host_time,
+    recomputed,
+    step_growth,
+    step_kinds,
+)
 
 T0 = datetime(2026, 2, 1, 13, 22, tzinfo=UTC)
 Step = tuple[int, int, float]
@@ -123,6 +131,20 @@ def test_the_stall_lies_within_the_mixed_time_and_scales_with_the_clock(rows: li
 def test_the_baseline_leaves_out_batches_seen_once() -> None:
     told = decode_baseline(steps([(0, 8, 0.01)] * 3 + [(0, 9, 1.0)]))
     assert told.rows() == [(8, 0.01)]
+
+
+def with_tokens(frame: pl.DataFrame, tokens: list[int]) -> pl.DataFrame:
+    return frame.with_columns(decode_tokens=pl.Series(tokens, dtype=pl.UInt32))
+
+
+def test_a_request_that_starts_over_shows_as_more_tokens_than_requests() -> None:
+    frame = with_tokens(steps([(0, 5, 0.01)] * 10), [5] * 9 + [128])
+    assert recomputed(frame) == Recomputed(tokens=123, decode_tokens=173, step_count=1, busy_count=10)
+    assert recomputed(steps([(0, 5, 0.01)] * 10)) is None
+
+
+def test_tokens_guessed_ahead_in_most_steps_are_not_recomputed_ones() -> None:
+    assert recomputed(with_tokens(steps([(0, 5, 0.01)] * 10), [15] * 8 + [5] * 2)) is None
 
 
 def test_growth_compares_like_with_like() -> None:

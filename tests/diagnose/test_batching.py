@@ -47,10 +47,8 @@ def sampled(rows: list[Row], *, kind: str = "interval", **values: Any) -> list[d
     ]
 
 
-def recorded(
-    samples: list[dict[str, Any]], *, engine: str = "vllm", version: str | None = None, **frames: Any
-) -> Recording:
-    source = Source("logs/server.log", engine, engine, engine_version=version)
+def recorded(samples: list[dict[str, Any]], *, engine: str = "vllm", **frames: Any) -> Recording:
+    source = Source("logs/server.log", engine, engine)
     made = {name: frame(name, rows) for name, rows in {"engine_samples": samples, **frames}.items()}
     return Recording(sources=(source,), **made)
 
@@ -109,8 +107,6 @@ def test_preemption_is_not_suspected_where_prompts_come_in_or_the_pool_has_room(
 
 
 def test_a_log_that_counts_preemptions_needs_no_suspicion() -> None:
-    told = found(recorded(sampled(FULL_POOL, prompt_tokens_per_s=0.0), version="0.12.0"))
-    assert not {"preemption", "preemption_suspected"} & set(told)
     counted = found(recorded(sampled(FULL_POOL, prompt_tokens_per_s=0.0, preemption_count=4)))
     assert "20 times" in counted["preemption"].sentence
     assert "preemption_suspected" not in counted
@@ -123,6 +119,28 @@ def test_the_old_warning_gives_bounds() -> None:
     assert "at least 51" in told.sentence
     assert "at most 100" in told.sentence
     assert told.evidence == ("logs/server.log:77",)
+
+
+def test_steps_with_far_more_tokens_than_requests_are_work_done_again() -> None:
+    rows = [*steps(0, 0.0), {**steps(0, 0.0)[0], "decode_tokens": 136}]
+    told = found(recorded([], engine_steps=rows))["preemption_suspected"]
+    assert "128 tokens more" in told.sentence
+    assert told.evidence[-1] == "logs/server.log:101"
+    assert "preemption" not in found(recorded([], engine_steps=rows))
+
+
+def limited(limit: int, rows: list[Row]) -> Recording:
+    config = [{"line": 1, "start_id": "start-1", "engine": "vllm", "max_running_count": limit}]
+    return recorded([{**row, "line": 10 + n} for n, row in enumerate(sampled(rows))], deployments=config)
+
+
+def test_a_pool_of_few_blocks_is_full_before_its_last_one() -> None:
+    rows = every(10, [(2, 0, 0.3), (4, 6, 0.85), (4, 13, 0.92), (5, 17, 0.92)])
+    told = found(limited(12, rows))["kv_saturation"]
+    assert (told.severity, told.status) == ("high", "modelled")
+    assert "below the sequence limit of 12" in told.sentence
+    assert "kv_saturation" not in found(limited(5, rows[2:]))
+    assert "kv_saturation" not in found(recorded(sampled(rows)))
 
 
 def test_swapped_sequences_are_preempted_whatever_counts_them() -> None:
@@ -160,6 +178,18 @@ def test_a_burst_that_is_gone_by_the_next_sample_weighs_less() -> None:
 def test_a_queue_that_grows_stays_or_is_small_is_no_burst(counts: list[int]) -> None:
     rows = every(10, [(16, waiting, 0.3) for waiting in counts])
     assert "burst" not in found(recorded(sampled(rows)))
+
+
+def test_arrivals_decide_where_the_log_has_them() -> None:
+    rows = sampled(every(10, [(2, 0, 0.01), (2, 30, 0.01), (2, 10, 0.01), (2, 0, 0.01)]))
+    steady = [{"request_id": str(n), "arrival_s": n / 2} for n in range(70)]
+    at_once = [{"request_id": str(n), "arrival_s": 30.0 * (n // 16)} for n in range(64)]
+    assert "burst" in found(recorded(rows))
+    assert "burst" not in found(recorded(rows, requests=steady))
+    told = found(recorded(rows, requests=at_once))["burst"]
+    assert told.sentence.startswith("16 requests arrive within 2 s")
+    unqueued = sampled(every(10, [(20, 0, 0.5)] * 4))
+    assert "burst" not in found(recorded(unqueued, requests=at_once))
 
 
 def test_a_queue_that_goes_away_without_being_served_is_no_burst() -> None:
@@ -366,7 +396,7 @@ def test_a_real_log_of_every_step() -> None:
     assert (told.stall.mixed_count, told.stall.mixed_s) == (477, pytest.approx(33.9, abs=0.05))
     assert told.stall.stalled_s == pytest.approx(29.7, abs=0.5)
     assert told.request_count == 513
-    assert told.preemptions.count == 0
+    assert told.preemptions.count is None
 
 
 def test_settings_are_flags() -> None:
