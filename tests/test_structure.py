@@ -28,7 +28,7 @@ STATISTICS = {"first", "last", "min", "mean", "max", "p50", "p95"}  # their unit
 
 def frames_of(module: ModuleType) -> Iterator[type[dy.Schema]]:
     for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, dy.Schema) and value.__module__ == module.__name__:
+        if isinstance(value, type) and issubclass(value, dy.Schema) and value.__module__.startswith(module.__name__):
             yield value
 
 
