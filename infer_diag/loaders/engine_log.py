@@ -133,7 +133,8 @@ def _serving_lines(frames: Frames) -> np.ndarray:
     parts = [frames[name]["line"].to_numpy() for name in ("engine_samples", "engine_steps") if name in frames]
     if "incidents" in frames:
         parts.append(frames["incidents"].filter(pl.col("kind") == "response")["line"].to_numpy())
-    return np.unique(np.concatenate(parts)) if parts else np.array([], np.uint32)
+    # Stable sorting merges the parts, each of which is in order already.
+    return np.sort(np.concatenate(parts), kind="stable") if parts else np.array([], np.uint32)
 
 
 REPLICA_PARTS = "\x1f"

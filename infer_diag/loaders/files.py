@@ -53,18 +53,21 @@ class LogFile:
 
     def chunks(self, limit: int = CHUNK_BYTES) -> Iterator[bytes]:
         """The text in UTF-8, in pieces of about `limit` bytes that end at a line break (or at the file's end)."""
-        rest = b""
+        rest: list[bytes] = []
+        held = 0
         for block in self._decoded(limit):
-            block = rest + block if rest else block
             end = block.rfind(b"\n") + 1
-            if end == 0 and len(block) < limit:
-                rest = block
+            if end == 0 and held + len(block) < limit:
+                rest.append(block)
+                held += len(block)
                 continue
             end = end or len(block)
-            yield block[:end]
-            rest = block[end:]
+            # One copy per chunk: the rest of the one before and the view up to the last line break.
+            yield b"".join((*rest, memoryview(block)[:end]))
+            rest = [block[end:]] if end < len(block) else []
+            held = len(block) - end
         if rest:
-            yield rest
+            yield b"".join(rest)
 
     def _decoded(self, limit: int) -> Iterator[bytes]:
         decoder: codecs.IncrementalDecoder | None = None

@@ -24,12 +24,14 @@ class StartRule:
 
     `claim` is a literal without which the line is not meant; `pattern` follows the message's begin and may name the
     groups `seconds`, `ms`, `gib`, `done`, `total`, `elapsed`, `rank` and `fields`. Exactly one of `phase` and `kind` is
-    set. `edge` is `duration` (printed at its end), `begin`, `end`, `bar` or `mark`.
+    set; `inside` names the enclosing phase where the engine's differs from the usual. `edge` is `duration` (printed at
+    its end), `begin`, `end`, `bar` or `mark`.
     """
 
     claim: str
     pattern: str = ""
     phase: str | None = None
+    inside: str | None = None
     kind: str | None = None
     edge: str = "duration"
     is_total: bool = False
@@ -44,8 +46,8 @@ _CLAIMED = {"line": pl.UInt32, "rule": pl.String, "text": pl.String}
 def observed(records: pl.DataFrame, rules: Iterable[StartRule]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """(observations, lines that a rule claims and cannot read).
 
-    `records` holds `line, part, time, message, process, pid, replica, rank`; observations add `phase, kind, edge,
-    is_total, seconds, resolution_s, size_bytes, done_count, total_count, elapsed_s, fields`, in the order of the log.
+    `records` holds `line, part, time, message, process, pid, replica, rank`; observations add `phase, inside, kind,
+    edge, is_total, seconds, resolution_s, size_bytes, done_count, total_count, elapsed_s, fields`, in the order of the log.
     """
     found, damaged = [], []
     for rule in rules:
@@ -93,6 +95,7 @@ def _observation(read: pl.DataFrame, rule: StartRule) -> pl.DataFrame:
         "replica",
         pl.coalesce(group["rank"], "rank").alias("rank"),
         pl.lit(rule.phase, pl.String).alias("phase"),
+        pl.lit(rule.inside, pl.String).alias("inside"),
         pl.lit(rule.kind, pl.String).alias("kind"),
         pl.lit(rule.edge).alias("edge"),
         pl.lit(rule.is_total).alias("is_total"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -70,9 +69,9 @@ def segmented(observations: pl.DataFrame, serving_lines: np.ndarray) -> list[Sta
     open_starts: dict[str | None, Start] = {}
     starts: list[Start] = []
     last_line = 0
-    lines = serving_lines.tolist()
     for row in observations.iter_rows(named=True):
-        if bisect.bisect_left(lines, row["line"]) > bisect.bisect_right(lines, last_line):
+        served = np.searchsorted(serving_lines, [last_line + 1, row["line"]])
+        if served[1] > served[0]:
             _mark_served(open_starts.values())
         last_line = row["line"]
         targets = _spoken_for(row["replica"], names)
@@ -84,7 +83,7 @@ def segmented(observations: pl.DataFrame, serving_lines: np.ndarray) -> list[Sta
                 current = open_starts[name] = Start(name)
                 starts.append(current)
             current.add(row)
-    if lines and lines[-1] > last_line:
+    if len(serving_lines) and serving_lines[-1] > last_line:
         _mark_served(open_starts.values())
     return [start for start in starts if start.loaded or any(row["kind"] == "engine_begin" for row in start.rows)]
 
@@ -192,6 +191,7 @@ _OBSERVATION: dict[str, pl.DataType | type[pl.DataType]] = {
     "replica": pl.String,
     "rank": pl.String,
     "phase": pl.String,
+    "inside": pl.String,
     "kind": pl.String,
     "edge": pl.String,
     "is_total": pl.Boolean,
@@ -246,7 +246,7 @@ def _phases(rows: pl.DataFrame) -> pl.DataFrame:
         "replica",
         "rank",
         "phase",
-        pl.when(enclosed).then(pl.col("_inside")).alias("inside"),
+        pl.coalesce("inside", pl.when(enclosed).then(pl.col("_inside"))).alias("inside"),
         pl.when(pl.col("edge") == "begin").then(timed).alias("begin"),
         pl.when(pl.col("edge") != "begin").then(timed).alias("end"),
         pl.col("seconds").alias("duration_s"),

@@ -161,15 +161,14 @@ def answered(responses: pl.DataFrame, batch: Batch) -> pl.DataFrame:
     """Incidents `response`; an access line without a stamp gets that of the record before it."""
     if responses.is_empty():
         return pl.DataFrame(schema={"line": pl.UInt32})
-    mine = responses.filter(pl.col("path").str.contains(f"^{ENDPOINTS}$")).sort("line")
-    near = mine.select("line").join_asof(batch.timeline().rename({"time": "near"}), on="line")["near"]
-    return mine.select(
-        "line",
-        pl.coalesce("time", near).alias("time"),
-        "replica",
-        pl.lit("response").alias("kind"),
-        pl.concat_str([pl.lit("POST"), redact.redacted(pl.col("path")), "status"], separator=" ").alias("fields"),
-    )
+    paths = responses.select(pl.col("path").unique())
+    known = paths.filter(pl.col("path").str.contains(f"^{ENDPOINTS}$"))["path"]
+    mine = responses.filter(pl.col("path").is_in(known.implode())).sort("line")
+    if mine["time"].null_count():
+        near = mine.select("line").join_asof(batch.timeline().rename({"time": "near"}), on="line")["near"]
+        mine = mine.with_columns(pl.coalesce("time", near).alias("time"))
+    fields = pl.concat_str([pl.lit("POST"), "path", "status"], separator=" ").alias("fields")
+    return mine.select("line", "time", "replica", pl.lit("response").alias("kind"), fields)
 
 
 def _preemptions(records: pl.DataFrame) -> pl.DataFrame:

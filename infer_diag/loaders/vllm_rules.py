@@ -8,7 +8,10 @@ _S = r"(?P<seconds>[0-9.]+) ?s(?:ec(?:ond)?s?)?\b"
 
 PHASES = (
     StartRule(
-        "Time spent downloading weights for ", rf"Time spent downloading weights for .+: {_S}", phase="weights_fetch"
+        "Time spent downloading weights for ",
+        rf"Time spent downloading weights for .+: {_S}",
+        phase="weights_fetch",
+        inside="weights_load",
     ),
     StartRule("Loading weights took ", rf"Loading weights took {_S}", phase="weights_read"),
     StartRule(

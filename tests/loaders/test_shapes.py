@@ -132,3 +132,16 @@ def test_a_prompt_that_quotes_a_log_is_not_read_as_one(tmp_path: Path) -> None:
     recording = read(tmp_path, [*written.vllm_lines(), prompt])
     assert recording.phases.filter(phase="init_engine")["duration_s"].to_list() == [52.4]
     assert recording.requests["request_id"].to_list() == ["cmpl-1-0"]
+
+
+def test_bars_of_equal_width_are_no_wrapped_text(tmp_path: Path) -> None:
+    start = "INFO 03-14 09:26:53 [gpu_model_runner.py:4021] Starting to load model org/some-model-of-a-certain-len"
+    bars = [
+        f"Loading safetensors checkpoint shards:   {n}% Completed | {n}/86 [00:0{n}<09:59,  8.91it/s]".ljust(
+            len(start), "#"
+        )[: len(start)]
+        for n in range(6)
+    ]
+    recording = read(tmp_path, [start, *bars])
+    assert recording.progress["done_count"].to_list() == [0, 1, 2, 3, 4, 5]
+    assert recording.sources[0].notes == ()

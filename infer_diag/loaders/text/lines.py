@@ -12,6 +12,7 @@ import polars as pl
 LINE_LIMIT = 1 << 16
 """Characters of a line that are read; longer ones are prompts, dumps or binary, and their rest says nothing."""
 
+_BAR = r"\d+%\||% Completed \|"
 _WRAP_RANGE = (40, 400)
 """Widths at which terminals, pagers and web consoles break lines."""
 
@@ -66,22 +67,20 @@ def _bounded(lines: pl.DataFrame) -> pl.DataFrame:
 def wrap_width(sample: pl.DataFrame, record_begin: str) -> int | None:
     """The width at which the text was wrapped inside its lines, or None.
 
-    A width counts as one when the longest lines all share it, at least two of them, and each is followed by a line that
-    is no record of its own while most other lines are records.
+    A width counts as one when at least two records fill it, being the longest lines, and nearly each is followed by a
+    line that is neither a record of its own nor a progress bar, while most other lines are records.
     """
     lengths = sample["text"].str.len_chars()
     width = cast(int, lengths.max()) if len(lengths) else 0
     if not _WRAP_RANGE[0] <= width <= _WRAP_RANGE[1]:
         return None
-    begins = sample["text"].str.contains(record_begin)
-    full = (lengths == width).to_numpy()
-    followed = np.flatnonzero(full[:-1]) + 1
-    if len(followed) < 2:
-        return None
-    own = begins.to_numpy()[followed] | (lengths.to_numpy()[followed] == 0)
-    continued = int((~own).sum())
-    orphans = int((~begins.to_numpy()).sum())
-    return width if continued >= 2 and continued >= 0.8 * len(followed) and continued >= 0.5 * orphans else None
+    begins = sample["text"].str.contains(record_begin).to_numpy()
+    alone = begins | sample["text"].str.contains(_BAR).to_numpy() | (lengths == 0).to_numpy()
+    filled = np.flatnonzero((lengths == width).to_numpy()[:-1])
+    continued = int((begins[filled] & ~alone[filled + 1]).sum())
+    broken = int(alone[filled + 1].sum())
+    orphans = int((~alone).sum())
+    return width if continued >= 2 and broken <= 0.25 * continued and continued >= 0.4 * orphans else None
 
 
 def _unwrapped(lines: pl.DataFrame, width: int) -> pl.DataFrame:

@@ -48,11 +48,19 @@ _PREFIX = "|".join(
         rf"(?P<process>{_PROCESS})\s?",
         r"\[rank(?P<rank>\d+)\]:\s?",
         r"(?:#\d+ \d+\.\d+ )",
-        rf"(?P<level>{LEVEL}):\s+",
+        rf"(?P<level>{LEVEL}):(?:\s+|$)",
         r"[│┃║▏▕▌>]+\s*",
     )
 )
 _PEEL = ascii_classes(rf"^\s*(?:{_PREFIX})(?P<message>.*)$")
+_COMMON = ascii_classes(
+    rf"^\s*(?:(?P<process>{_PROCESS}) ?)?"
+    rf"(?:{LEVEL} (?P<vllm>\d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]+:\d+\]"
+    rf"|\[(?P<sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)(?P<ranks>(?: [A-Z]{{2,4}}\d+)*)\])"
+    r" (?P<message>[A-Za-z].*)$"
+)
+"""What nearly every line of a plain log begins with; the rest goes through the loop that peels one prefix at a time."""
+
 _STAMPS = ("inner_python", "inner_vllm", "inner_sglang", "outer", "outer_syslog")
 _MAX_DEPTH = 8
 _KEPT = ("pod", "service", "rank", "ranks", "partial")
@@ -73,19 +81,19 @@ def peeled(frame: pl.DataFrame) -> pl.DataFrame:
     Adds `message`, `outer` and `inner` (raw stamps), `process`, `pid`, `ip`, `rank`, `ranks`, `pod`, `service` and
     `partial`; all strings, null where the text has none.
     """
-    work = frame.with_columns(
-        pl.col("text").alias("message"), *(pl.lit(None, pl.String).alias(name) for name in _COLUMNS)
-    )
-    active = work.with_row_index("_row")
-    done: list[pl.DataFrame] = []
+    work = frame.with_columns(pl.lit(None, pl.String).alias(name) for name in _COLUMNS).with_row_index("_row")
+    common = work.with_columns(pl.col("text").str.extract_groups(_COMMON).alias("_got"))
+    plain = pl.col("_got").struct.field("message").is_not_null() & ~_levelled(pl.col("_got").struct.field("message"))
+    done = [_plainly(common.filter(plain))]
+    active = common.filter(~plain).drop("_got").with_columns(pl.col("text").alias("message"))
     for _ in range(_MAX_DEPTH):
+        if active.is_empty():
+            break
         step = active.with_columns(pl.col("message").str.extract_groups(_PEEL).alias("_got"))
         stuck = pl.col("_got").struct.field("message").is_null()
         done.append(step.filter(stuck).drop("_got"))
         active = _absorbed(step.filter(~stuck))
-        if active.is_empty():
-            break
-    whole = pl.concat([*done, active]).sort("_row").drop("_row")
+    whole = pl.concat([*done, active], how="diagonal").sort("_row").drop("_row")
     return whole.with_columns(
         pl.col("message").str.strip_chars(),
         pl.col("process").str.extract(r"pid=(\d+)").alias("pid"),
@@ -94,6 +102,21 @@ def peeled(frame: pl.DataFrame) -> pl.DataFrame:
         pl.col("process").str.extract(r"\(([\w:.-]+)").alias("process"),
         pl.col("inner").str.replace(rf"^{LEVEL} ", ""),
     )
+
+
+def _levelled(message: pl.Expr) -> pl.Expr:
+    """Whether a level follows the engine's stamp, as that of the web server inside SGLang does."""
+    return message.str.contains(f"^{LEVEL}:").fill_null(False)
+
+
+def _plainly(common: pl.DataFrame) -> pl.DataFrame:
+    got = {name: pl.col("_got").struct.field(name) for name in ("process", "vllm", "sglang", "ranks", "message")}
+    return common.with_columns(
+        got["message"].alias("message"),
+        got["process"].alias("process"),
+        got["ranks"].alias("ranks"),
+        pl.coalesce(got["vllm"], got["sglang"]).alias("inner"),
+    ).drop("_got")
 
 
 _COLUMNS = ("outer", "inner", "process", *_KEPT)

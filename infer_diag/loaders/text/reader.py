@@ -18,6 +18,9 @@ from infer_diag.loaders.text.records import ATTRIBUTES, records
 _CONTEXT_LINES = 5000
 """How far from a start's own lines its surroundings are read: banners, library chatter, the stamps that bound it."""
 
+_EDGE_LINES = 50
+"""Lines at either end of such surroundings that are read; one of them will carry a stamp."""
+
 _CUT_MARK = (
     r"(?i)^\W*(?:\.{3,}|…|\[\.\.\.\]|\[…\]|<snip(?:ped)?>"
     r"|\(?(?:output|log|lines?)? ?(?:truncated|omitted|snipped|skipped)[^\w]*\)?"
@@ -109,7 +112,7 @@ class TextReader:
         text = chunk.matching(self._pattern)
         start = text.select(pl.col("text").str.contains(self._start_pattern)).to_series()
         context = chunk.between(_start_regions(text["line"].to_numpy(), start.to_numpy(), chunk))
-        self.cut_lines += _cut_lines(context)
+        self.cut_lines += _cut_lines(pl.concat([text.filter(start), context]))
         dense, heads, rest = self._divided(text.filter(~start))
         thorough = pl.concat([rest, text.filter(start), context]).unique("line", keep="first").sort("line")
         frames = {"": records(thorough)} | heads
@@ -130,10 +133,10 @@ class TextReader:
         heads: dict[str, pl.DataFrame] = {}
         rest = []
         for rule in self.format.dense:
-            mine = text.filter(pl.col("text").str.contains(rule.needle, literal=True))
-            if mine.is_empty():
+            marked = text.select(pl.col("text").str.contains(rule.needle, literal=True)).to_series()
+            if not marked.any():
                 continue
-            text = text.filter(~pl.col("text").str.contains(rule.needle, literal=True))
+            mine, text = text.filter(marked), text.filter(~marked)
             rows, known, misfits = _dense(mine, rule)
             dense[rule.name], heads[rule.name] = rows, known
             rest.append(misfits)
@@ -190,7 +193,14 @@ def _start_regions(lines: np.ndarray, start: np.ndarray, chunk: Chunk) -> list[t
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((begin, end))
-    return merged
+    return [edge for region in merged for edge in _edges(*region)]
+
+
+def _edges(begin: int, end: int) -> list[tuple[int, int]]:
+    """The first and last lines of a region: what its middle holds beside the start's own lines changes nothing."""
+    if end - begin <= 2 * _EDGE_LINES:
+        return [(begin, end)]
+    return [(begin, begin + _EDGE_LINES - 1), (end - _EDGE_LINES + 1, end)]
 
 
 def _cut_lines(context: pl.DataFrame) -> list[int]:

@@ -1,0 +1,101 @@
+"""A file from a cluster to a recording."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.json_document import JsonDocument
+from infer_diag.loaders.kubernetes import nodes, tables
+from infer_diag.loaders.kubernetes.amounts import AGE
+from infer_diag.loaders.kubernetes.nodes import described_nodes, node_incidents
+from infer_diag.loaders.kubernetes.objects import object_frames
+from infer_diag.loaders.kubernetes.pod_starts import pod_frames
+from infer_diag.loaders.kubernetes.tables import table_events
+from infer_diag.loaders.loader import Loader, Options
+from infer_diag.loaders.sniff import Signature
+from infer_diag.loaders.text import prefixes
+from infer_diag.loaders.text.lines import Chunk
+from infer_diag.recording import Clock, Recording
+
+
+def load(file: LogFile, *, options: Options) -> Recording:
+    """Starts, phases and incidents of the pods, and the nodes that offer no accelerator."""
+    if file.head(256).lstrip()[:1] == b"{":
+        return _from_json(file, options)
+    lines, count = _lines(file, options)
+    events, damaged = table_events(lines)
+    frames = _frames(events, described_nodes(lines))
+    clocks = () if events.is_empty() else (Clock("inner", _example(lines), year_known=False, date_known=False),)
+    return _recorded(file, options, frames, events, count, damaged, clocks)
+
+
+def _from_json(file: LogFile, options: Options) -> Recording:
+    document = JsonDocument(file, options)
+    events, offered = object_frames(document.value, document.line_of)
+    stamped = not events["first_us"].is_null().all()
+    clocks = (Clock("inner", "RFC 3339", zone="UTC"),) if stamped else ()
+    damaged = pl.DataFrame(schema=CLAIMED)
+    return _recorded(file, options, _frames(events, offered), events, document.lines, damaged, clocks)
+
+
+def _lines(file: LogFile, options: Options) -> tuple[pl.DataFrame, int]:
+    parts, count = [pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})], 0
+    for data in file.chunks():
+        chunk = Chunk(data, count + 1)
+        options.on_bytes(len(data))
+        parts.append(chunk.matching(f"{tables.NEEDLES}|{nodes.NEEDLES}"))
+        count += chunk.line_count
+    return pl.concat(parts).with_columns(prefixes.clean(pl.col("text"))), count
+
+
+def _example(lines: pl.DataFrame) -> str:
+    return str(lines["text"].str.extract(rf"\s({AGE})\s").drop_nulls().first() or "")
+
+
+def _frames(events: pl.DataFrame, offered: pl.DataFrame) -> Frames:
+    frames = pod_frames(events)
+    return frames | {"incidents": pl.concat([frames["incidents"], node_incidents(offered)], how="diagonal_relaxed")}
+
+
+def _recorded(
+    file: LogFile,
+    options: Options,
+    frames: Frames,
+    events: pl.DataFrame,
+    lines: int,
+    rejected: pl.DataFrame,
+    clocks: tuple[Clock, ...],
+) -> Recording:
+    times = pl.concat([events["first_us"], events["last_us"].alias("first_us")]).cast(pl.Datetime("us", "UTC"))
+    return recorded(
+        file,
+        frames,
+        options=options,
+        format="kubernetes",
+        engine="kubernetes",
+        lines=lines,
+        understood=events["line"].n_unique(),
+        rejected=rejected,
+        times=times,
+        clocks=clocks,
+    )
+
+
+LOADER = Loader(
+    name="kubernetes",
+    about="Kubernetes: event tables of kubectl describe and get events, events, pods and nodes as JSON, node listings",
+    signature=Signature(
+        phrases=(
+            rf"^\s*(?:Normal|Warning)\s+[A-Z][A-Za-z]+\s+{AGE}(?: \(x\d+ over {AGE}\))?\s+\S+.*\S",
+            rf"^\s*(?:[a-z0-9-]+\s+)?{AGE}(?: \(x\d+ over {AGE}\))?\s+(?:Normal|Warning)\s+[A-Z]\w+\s+[A-Za-z]+/\S+\s",
+            r"^\s*LAST SEEN\s+TYPE\s+REASON\s",
+            r"^\s*Type\s+Reason\s+Age\s+From\s+Message",
+            r'"involvedObject"\s*:\s*\{',
+            r'"apiVersion"\s*:\s*"(?:v1|events\.k8s\.io/v1)"',
+            r"^Allocatable:\s*$",
+        ),
+    ),
+    load=load,
+)
