@@ -10,7 +10,7 @@ import dataframely as dy
 
 from infer_diag.attribution.cold_start import start_phases, start_slices, start_summary
 from infer_diag.attribution.serving import Serving, serving
-from infer_diag.diagnose import batching, cold_start, data
+from infer_diag.diagnose import batching, cluster, cold_start, data
 from infer_diag.diagnose.document import document
 from infer_diag.diagnose.finding import Finding, ranked
 from infer_diag.diagnose.summary import summary
@@ -69,6 +69,7 @@ def diagnose(recording: Recording) -> Diagnosis:
     served = serving(recording)
     found = [
         *cold_start.findings(recording, phases, slices, starts),
+        *cluster.findings(recording, starts, phases),
         *batching.findings(recording, served),
         *data.findings(recording, served),
     ]

@@ -25,6 +25,9 @@ STARTS_TOLD = 3
 """A finding that more starts share is told for the worst of them only: a crash loop is one story and not fifty."""
 
 CAUSES: dict[str, str] = {
+    "schedule": "Placing the pod on a node",
+    "image_pull": "Pulling the image",
+    "container_start": "Starting the container",
     "device_init": "Joining the workers and opening the devices",
     "weights_fetch": "Downloading the weights",
     "weights_load": "Loading the weights",
@@ -128,6 +131,8 @@ def unlogged(view: StartView) -> Finding | None:
 
 def _gap_text(gap: Row) -> str:
     inside = f" inside {gap['inside']}" if gap["inside"] is not None else ""
+    if gap["after"] is None and not inside:
+        return f"{format_s(gap['duration_s'])} outside all that is timed"
     if gap["after"] is None:
         return f"{format_s(gap['duration_s'])}{inside}"
     return f"{format_s(gap['duration_s'])} between {gap['after']} and {gap['before']}{inside}"

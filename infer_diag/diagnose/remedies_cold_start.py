@@ -17,6 +17,31 @@ _FASTER_LOAD = {
 }
 
 _REMEDIES: dict[str, dict[str, str]] = {
+    "schedule": {
+        "": (
+            "the events of the pod name what it waited for: keep a node with the accelerator warm, lower what the pod "
+            "requests, or give it a priority class"
+        ),
+    },
+    "no_gpu_resource": {
+        "": (
+            "`kubectl describe node` lists the accelerators under Allocatable and Allocated: where they are missing, "
+            "install or repair the device plugin (its DaemonSet must run on the node and find the driver); where all "
+            "are taken, free one or add a node"
+        ),
+    },
+    "image_pull": {
+        "": (
+            "have the image on the node before the pod comes (a DaemonSet that pulls it, or a node image that holds "
+            "it), keep the registry or a mirror close, and leave the weights out of the image"
+        ),
+    },
+    "container_start": {
+        "": (
+            "look at what the runtime does before the process: mounting volumes, init containers, unpacking a large "
+            "image"
+        ),
+    },
     "weights_load": _FASTER_LOAD,
     "storage_bound": _FASTER_LOAD,
     "weights_fetch": {
