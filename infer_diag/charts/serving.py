@@ -167,7 +167,7 @@ def _add_rates(figure: go.Figure, rates: pl.DataFrame, row: int) -> None:
                 y=rates[column].to_list(),
                 mode="lines",
                 connectgaps=False,
-                opacity=0.6,
+                opacity=0.75,
                 line={"color": COLOURS[colour], "width": 1, "shape": "hvh"},
                 hovertemplate="%{y:,.3~g}",
             ),
