@@ -114,7 +114,7 @@ def _slice_record(reading: StartReading, one: Slice) -> dict[str, Any]:
 def _summary_record(
     reading: StartReading, values: Reconciled, whole: Span | None, found: Sequence[Slice]
 ) -> dict[str, Any]:
-    unlogged = silent_us(found, values.values)
+    unlogged = silent_us(found, values.values, reading.wall)
     return {
         "start_id": reading.start_id,
         "replica": reading.replica,

@@ -225,7 +225,10 @@ def _running_lines(reading: StartReading, phase: str) -> list[int]:
 
 
 def _unplaced(reading: StartReading, rows: Sequence[PhaseRow]) -> list[Slice]:
-    """Slices of a start without stamps: what each phase takes beyond its parts; the rest of a container is a gap."""
+    """Slices of a start without stamps: what each phase takes beyond its parts.
+
+    What is left of a container, or of the whole run where something timed it, is a gap.
+    """
     wall = {row.phase: row for row in rows if row.rank is None and row.chosen and row.length is not None}
     found: list[Slice] = []
     gaps: list[Slice] = []
@@ -239,13 +242,18 @@ def _unplaced(reading: StartReading, rows: Sequence[PhaseRow]) -> list[Slice]:
             gaps.append(Slice(None, left, None, None, None, phase, "silent", lines))
         else:
             found.append(Slice(None, left, phase, None, None, None, None, lines))
+    left = (reading.wall or 0) - sum(one.length for one in found + gaps)
+    if left > 0:
+        ends = tuple(event.line for event in reading.events if event.kind == "shutdown")
+        gaps.append(Slice(None, left, None, None, None, None, "silent", ends[-1:]))
     return found + gaps
 
 
-def silent_us(found: Sequence[Slice], values: Sequence[Value]) -> int | None:
+def silent_us(found: Sequence[Slice], values: Sequence[Value], wall: int | None) -> int | None:
     """Microseconds in silent gaps; null where neither stamps nor an enclosing duration bound the start."""
-    if not found or (
-        all(one.begin is None for one in found) and not any(value.phase in CONTAINERS for value in values)
-    ):
+    if not found:
+        return None
+    enclosed = wall is not None or any(value.phase in CONTAINERS for value in values)
+    if all(one.begin is None for one in found) and not enclosed:
         return None
     return sum(one.length for one in found if one.reason == "silent")

@@ -29,6 +29,7 @@ class Mark:
     end: int | None
     length: int | None
     lower: int | None
+    upper: int | None
     resolution: int
     is_total: bool
     source_id: int
@@ -127,8 +128,9 @@ def is_begin(mark: Mark) -> bool:
 
 
 def is_bound(mark: Mark) -> bool:
-    """Whether the line says only that the phase has lasted so long."""
-    return mark.lower is not None and mark.begin is None and mark.end is None and mark.length is None
+    """Whether the line says only that the phase has lasted so long, or at most so long."""
+    bounded = mark.lower is not None or mark.upper is not None
+    return bounded and mark.begin is None and mark.end is None and mark.length is None
 
 
 def _common_begins(lanes: Iterable[Sequence[Mark]]) -> list[Mark]:
@@ -225,6 +227,7 @@ def mark(row: Mapping[str, object], worker: str) -> Mark:
         end=whole("end"),
         length=length("duration_s"),
         lower=length("lower_s"),
+        upper=length("upper_s"),
         resolution=length("resolution_s") or 0,
         is_total=bool(row["is_total"]),
         source_id=whole("source_id") or 0,

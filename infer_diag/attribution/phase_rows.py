@@ -175,12 +175,13 @@ def _lower(reading: StartReading, phase: str, worker: str) -> int | None:
 
 
 def _upper(reading: StartReading, phase: str, worker: str) -> int | None:
-    """From the begin that is never ended to the first sight of something that comes after it."""
+    """From the begin that is never ended to the first sight of what comes after it; without one, what a line tells."""
     begins = [
         one.begin for one in reading.lost if one.phase == phase and one.worker == worker and one.begin is not None
     ]
     if not begins:
-        return None
+        told = [mark.upper for mark in reading.marks if mark.worker == worker and mark.phase == phase]
+        return min((upper for upper in told if upper is not None), default=None)
     after = [reading.ready] if reading.ready is not None else []
     for mark in reading.marks:
         if ORDER[mark.phase] > ORDER[phase] and phase not in lineage(mark.phase, reading.parent) and not is_bound(mark):

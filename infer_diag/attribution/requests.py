@@ -1,4 +1,4 @@
-"""How long requests took and where their time went, from the events that a log has of them."""
+"""How long requests took and where their time went, from their events or from durations that the engine prints."""
 
 from __future__ import annotations
 
@@ -34,6 +34,30 @@ def durations(requests: pl.DataFrame) -> pl.DataFrame:
     return requests.select(*spans, *tokens).with_columns(tpot)
 
 
+def printed(timings: pl.DataFrame) -> pl.DataFrame:
+    """One row per request with the measures of `RequestStats`, as its engine prints them.
+
+    Frame in: RequestTimings. Where the engine prints no tpot it is decode / (output tokens − 1), as for events.
+    """
+    later = pl.col("output_tokens").cast(pl.Int64) - 1
+    tpot = pl.coalesce("tpot_s", pl.when(later > 0).then(pl.col("decode_s") / later)).alias("tpot_s")
+    tokens = [pl.col(name).cast(pl.Float64) for name in ("prompt_tokens", "output_tokens")]
+    return timings.select("queue_s", "prefill_s", "decode_s", "ttft_s", "e2e_s", *tokens, tpot)
+
+
+def each_request(recording: Recording) -> pl.DataFrame:
+    """One row per request with the measures of `RequestStats`, `compute_s` (prefill and decode) and its line.
+
+    Frames in: Requests, RequestTimings.
+    """
+    both = pl.col("prefill_s") + pl.col("decode_s")
+    requests, timings = recording.requests, recording.request_timings
+    events = durations(requests).with_columns(requests["source_id", "line"]).with_columns(compute_s=both)
+    timed = printed(timings).with_columns(timings["source_id", "line"])
+    timed = timed.with_columns(compute_s=pl.coalesce(both, timings["compute_s"]))
+    return pl.concat([events, timed.select(events.columns)])
+
+
 def backward_count(requests: pl.DataFrame) -> int:
     """Requests with an event that lies before one which has to come first."""
     backward = pl.any_horizontal(pl.col(end) < pl.col(begin) for begin, end in _SPANS.values())
@@ -43,10 +67,11 @@ def backward_count(requests: pl.DataFrame) -> int:
 def request_stats(recording: Recording) -> dy.DataFrame[RequestStats]:
     """Mean, median, 95th percentile (linear) and maximum per measure, over the requests that have it.
 
-    Frame in: Requests. Frame out: RequestStats, without the measures that no request has. Requests that had not
-    finished when the log ended are not in `e2e_s` and `decode_s`, so these are biased low where many are left.
+    Frames in: Requests, RequestTimings. Frame out: RequestStats, without the measures that no request has. Requests
+    that had not finished when the log ended are not in `e2e_s` and `decode_s`, so these are biased low where many are
+    left.
     """
-    each = durations(recording.requests)
+    each = each_request(recording)
     rows = []
     for measure in MEASURES:
         value = pl.col(measure)
@@ -66,12 +91,13 @@ def request_stats(recording: Recording) -> dy.DataFrame[RequestStats]:
 
 
 def request_count(recording: Recording) -> int | None:
-    """Requests that finished: those with a last token, or, in a source that shows none, the responses with a 2xx code.
+    """Requests that finished: those with a last token or printed times, else the source's responses with a 2xx code.
 
     Null where no source tells of requests. A streamed response is logged when it begins, so at the end of a log a few
     of those counted may still have been running.
     """
-    finished = recording.requests.filter(pl.col("last_token_s").is_not_null()).group_by("source_id").len("finished")
+    events = recording.requests.filter(pl.col("last_token_s").is_not_null()).select("source_id")
+    finished = pl.concat([events, recording.request_timings.select("source_id")]).group_by("source_id").len("finished")
     responses = recording.incidents.filter(kind="response").with_columns(
         code=pl.col("fields").str.extract(_STATUS).cast(pl.Int32, strict=False)
     )
@@ -84,11 +110,11 @@ def request_shares(recording: Recording) -> dict[str, float | None]:
     """Shares (0 to 1) of the requests' time: `queue`, `prefill`, `decode` and `other`, null where not measurable.
 
     Each is the sum of that part over the sum of e2e, over the requests that have both. `other` is what remains
-    (front end, tokeniser, network) and is known only where the same requests have all three parts.
+    (front end, tokeniser, network) and is known only where the same requests have all of it.
     """
-    each = durations(recording.requests)
+    each = each_request(recording)
     shares = {part: _share(each, [f"{part}_s"]) for part in ("queue", "prefill", "decode")}
-    together = _share(each, ["queue_s", "prefill_s", "decode_s"])
+    together = _share(each, ["queue_s", "compute_s"])
     return {**shares, "other": None if together is None else max(0.0, 1.0 - together)}
 
 

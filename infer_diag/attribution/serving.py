@@ -92,9 +92,9 @@ def window_s(recording: Recording) -> float | None:
 
 def serving(recording: Recording) -> Serving | None:
     """Everything that the logs tell of serving; null where they hold no sample, step, response or request that ran."""
-    responses = recording.incidents.filter(kind="response")
+    told = recording.incidents.filter(pl.col("kind").cast(pl.String).is_in(["response", "kv_full"]))
     ran = recording.requests.filter(pl.any_horizontal(pl.col(*_RAN).is_not_null()))
-    frames = (recording.engine_samples, recording.engine_steps, responses, ran)
+    frames = (recording.engine_samples, recording.engine_steps, recording.request_timings, told, ran)
     if all(frame.is_empty() for frame in frames):
         return None
     steps = recording.engine_steps

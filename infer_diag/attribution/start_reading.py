@@ -60,6 +60,7 @@ class StartReading:
     ready: int | None
     ready_line: int | None
     failed_line: int | None
+    wall: int | None
     served: bool
     tick: int
     marks: tuple[Mark, ...]
@@ -151,6 +152,7 @@ def _reading(
         ready=_whole(start["ready_time"]),
         ready_line=_whole(start["ready_line"]),
         failed_line=_whole(start["failed_line"]),
+        wall=_length(start["wall_s"]),
         served=bool(start["served"]),
         tick=clock_tick(_moments(start, events, marks)),
         marks=tuple(marks),
@@ -269,6 +271,10 @@ def _event(row: Mapping[str, object]) -> Event:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _length(value: object) -> int | None:
+    return microseconds(value) if isinstance(value, float) else None
 
 
 def _text(value: object) -> str | None:

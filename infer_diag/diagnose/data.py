@@ -115,7 +115,7 @@ def _stall_untold(recording: Recording, serving: Serving) -> Finding | None:
 
 
 def _serving_sources(recording: Recording) -> list[int]:
-    frames = (recording.engine_samples, recording.engine_steps, recording.requests)
+    frames = (recording.engine_samples, recording.engine_steps, recording.requests, recording.request_timings)
     return pl.concat([frame.select("source_id") for frame in frames])["source_id"].unique().to_list()
 
 

@@ -1,9 +1,10 @@
-"""Findings from the requests' own events: where their time went, and how unequal they are."""
+"""Findings from the requests' own events and durations: where their time went, and how unequal they are."""
 
 from __future__ import annotations
 
 import polars as pl
 
+from infer_diag.attribution.requests import each_request
 from infer_diag.attribution.serving import Serving
 from infer_diag.diagnose.evidence import cited
 from infer_diag.diagnose.finding import Finding, Severity
@@ -34,8 +35,8 @@ def queue_of_requests(recording: Recording, serving: Serving) -> Finding | None:
         f"{format_ratio(share)} of the requests' time is spent in the queue: {format_s(row['mean'])} on average, "
         f"{format_s(row['p95'])} at the 95th percentile, of {format_count(row['request_count'])} requests."
     )
-    rows = recording.requests.with_columns(wait=pl.col("scheduled_s") - pl.col("queued_s"))
-    evidence = cited(recording, rows.sort("wait", "line", descending=[True, False], nulls_last=True))
+    rows = each_request(recording).drop_nulls("queue_s")
+    evidence = cited(recording, rows.sort("queue_s", "line", descending=[True, False]))
     remedy = "Computing is not the problem: add a replica, or raise the limit that keeps requests out."
     return Finding("batching.queue", severity, sentence, "measured", evidence, remedy)
 
@@ -55,13 +56,14 @@ def prefill_of_requests(recording: Recording, serving: Serving) -> Finding | Non
         f"average{lengths}."
     )
     remedy = "Reuse prefixes, shorten prompts, or compute more of a prompt at once."
-    evidence = cited(recording, recording.requests.drop_nulls("first_token_s").sort("source_id", "line"))
+    rows = each_request(recording).drop_nulls("prefill_s")
+    evidence = cited(recording, rows.sort("prefill_s", "line", descending=[True, False]))
     return Finding("batching.prefill_bound", "medium", sentence, "measured", evidence, remedy)
 
 
 def length_variance(recording: Recording, serving: Serving) -> Finding | None:
     """Unequal outputs hold KV space longer than equal ones of the same mean would (modelled)."""
-    known = recording.requests.drop_nulls(["prompt_tokens", "output_tokens"])
+    known = each_request(recording).drop_nulls(["prompt_tokens", "output_tokens"])
     if len(known) < MIN_LENGTHS:
         return None
     prompt, output = (pl.col(name).cast(pl.Float64) for name in ("prompt_tokens", "output_tokens"))

@@ -56,7 +56,9 @@ class StartView:
     @property
     def enclosing(self) -> str:
         """What `whole_s` is called in a sentence."""
-        return "the start" if self.summary["span_s"] is not None else "what the log accounts for"
+        if self.summary["span_s"] is not None:
+            return "the start"
+        return "the whole run" if self.reading.wall is not None else "what the log accounts for"
 
     def wall(self, phase: str) -> Row | None:
         """The wall-clock row of a phase."""

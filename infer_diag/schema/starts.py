@@ -28,8 +28,8 @@ class Phases(Evidence):
     """One row per line that tells of an interval of a start.
 
     `duration_s` with `end`: printed at its end, so the interval is [end − duration_s, end]. `begin` alone: seen to
-    begin. `end` alone: seen to end. `lower_s`: lasted at least so long (a bar's elapsed time); `upper_s`: at most so long
-    (a printed duration that holds more than the phase).
+    begin. `end` alone: seen to end. `lower_s`: lasted at least so long (a bar's elapsed time). `upper_s`: at most so
+    long (a printed duration that holds more than the phase).
     """
 
     start_id = dy.String()
