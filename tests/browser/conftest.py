@@ -59,9 +59,12 @@ def chromium() -> str | None:
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window; its absence is a failure in CI and a skip elsewhere."""
+    """Chromium without a window; its absence is a failure in CI and a skip elsewhere.
+
+    One a module, because Playwright holds the thread's event loop as long as it runs and other tests want one too.
+    """
     path = chromium()
     if path is None:
         reason = "no Chromium here; on Debian: apt install chromium, elsewhere set CHROMIUM to its path"
@@ -73,7 +76,7 @@ def browser() -> Iterator[Browser]:
         running.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the first notebook in a JupyterLab that serves a copy of the notebooks, behind a token."""
     home = tmp_path_factory.mktemp("lab")
