@@ -88,6 +88,13 @@ def test_the_text_names_every_finding_with_its_remedy_and_a_line(run: Command) -
         assert not finding.evidence or finding.evidence[0] in done.stdout
 
 
+def test_the_readme_quotes_what_is_printed(run: Command) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    command, quoted = readme.split("```\n$ infer-diag ")[1].split("```")[0].split("\n", 1)
+    printed = " ".join(run(*command.split()).stdout.split())
+    assert printed.startswith(" ".join(quoted.split()).removesuffix(", …"))
+
+
 def test_a_terminal_gets_colour() -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
