@@ -10,7 +10,7 @@ import io
 import lzma
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, cast
 
@@ -45,11 +45,8 @@ class LogFile:
 
     def head(self, size: int = 1 << 20) -> bytes:
         """The first bytes, decompressed and in UTF-8."""
-        parts = b""
-        for chunk in self.chunks(limit=size):
-            parts += chunk
-            break
-        return parts[:size]
+        probe = replace(self, notes=[])
+        return next(probe.chunks(limit=size), b"")[:size]
 
     def chunks(self, limit: int = CHUNK_BYTES) -> Iterator[bytes]:
         """The text in UTF-8, in pieces of about `limit` bytes that end at a line break (or at the file's end)."""
@@ -83,15 +80,7 @@ class LogFile:
         expanded = 0
         with _open(self.path) as raw:
             stream = _decompressed(raw, digest)
-            while True:
-                try:
-                    block = stream.read(limit)
-                except (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-                    self.cut = True
-                    self.notes.append(f"the compressed data breaks off after {expanded} bytes ({type(error).__name__})")
-                    break
-                if not block:
-                    break
+            while block := self._block(stream, limit):
                 expanded += len(block)
                 if self.size_bytes and expanded > max(self.size_bytes * EXPANSION_LIMIT, 1 << 30):
                     raise SourceError(
@@ -101,6 +90,20 @@ class LogFile:
                 yield block
             if digest is not None and limit == CHUNK_BYTES:
                 self.sha256 = digest.hexdigest()
+
+    def _block(self, stream: IO[bytes], limit: int) -> bytes:
+        """About `limit` bytes; what a damaged archive gives before it breaks off is kept."""
+        read = getattr(stream, "read1", stream.read)
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while size < limit and not self.cut and (piece := read(limit - size)):
+                pieces.append(piece)
+                size += len(piece)
+        except (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+            self.cut = True
+            self.notes.append(f"the compressed data breaks off ({type(error).__name__})")
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 class _Hashing(io.RawIOBase):
