@@ -158,6 +158,8 @@ def test_sglang_without_retractions_is_zero_only_in_a_whole_log() -> None:
     assert preemptions(recorded(SGLANG, engine_samples=rows)).count is None
     start = {"start_id": "start-1", "last_line": 9, "served": True}
     assert preemptions(recorded(SGLANG, engine_samples=rows, starts=[start])).count == 0
+    other = Source("tgi.log", "tgi", "tgi")
+    assert preemptions(recorded(other, engine_samples=rows, starts=[start])).count is None
     cut = Source("sglang.log", "sglang", "sglang", cut=True)
     assert preemptions(recorded(cut, engine_samples=rows, starts=[start])).count is None
 
@@ -240,6 +242,8 @@ def test_many_arrivals_at_once_stand_out_from_what_is_usual_around_them() -> Non
         [float(n // 2) for n in range(70)],
         [n / 10 for n in range(600)],
         [3.0 * n for n in range(40)] + [60.5 + n / 10 for n in range(5)],
+        [n / 50 for n in range(3000)] + [30 + n / 40 for n in range(80)],
+        [n / 1.3 for n in range(650)] + [250 + n / 10 for n in range(6)],
     ],
 )
 def test_a_steady_stream_however_dense_is_no_burst(seconds: list[float]) -> None:
