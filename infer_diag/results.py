@@ -11,6 +11,20 @@ from infer_diag.schema import PHASES, STATUSES
 
 OUTCOMES = ("ready", "failed", "unfinished", "unknown")
 
+OOM_VERDICTS = (
+    "fragmentation",
+    "capacity",
+    "request_exceeds_device",
+    "other_process",
+    "process_limit",
+    "host_or_driver_limit",
+    "host_memory",
+    "non_framework_memory",
+    "borderline",
+    "undetermined",
+)
+"""Why an allocation failed."""
+
 
 class StartSummary(dy.Schema):
     """One row per start."""
@@ -129,3 +143,28 @@ class StepSizes(dy.Schema):
     step_count = dy.UInt32()
     p50_duration_s = dy.Float64(min=0)
     p95_duration_s = dy.Float64(min=0)
+
+
+class OomReadings(dy.Schema):
+    """One row per failed allocation; bytes as printed, or completed from those that are."""
+
+    source_id = dy.UInt32()
+    line = dy.UInt32(description="evidence")
+    time = dy.Datetime(nullable=True, time_unit="us", time_zone="UTC")
+    replica = dy.String(nullable=True)
+    rank = dy.String(nullable=True)
+    gpu = dy.String(nullable=True)
+    component = dy.String(nullable=True, description="what could not be created, where the engine names it")
+    requested_bytes = dy.Float64(nullable=True, min=0)
+    total_bytes = dy.Float64(nullable=True, min=0)
+    free_bytes = dy.Float64(nullable=True, min=0)
+    process_bytes = dy.Float64(nullable=True, min=0)
+    allocated_bytes = dy.Float64(nullable=True, min=0)
+    reserved_bytes = dy.Float64(nullable=True, min=0)
+    reserved_unallocated_bytes = dy.Float64(nullable=True, min=0)
+    private_pools_bytes = dy.Float64(nullable=True, min=0)
+    allowed_bytes = dy.Float64(nullable=True, min=0)
+    other_bytes = dy.Float64(nullable=True, min=0, description="in use by the other processes that the message lists")
+    verdict = dy.Enum(OOM_VERDICTS)
+    compaction_would_help = dy.Bool(nullable=True, description="idle bytes joined or returned would have served")
+    recovered = dy.Bool(nullable=True, description="a later line shows the process going on, or its end")
