@@ -53,9 +53,15 @@ class RequestTotals(Evidence):
     """
 
     model = dy.String(nullable=True)
-    measure = dy.Enum(("queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s"))
+    measure = dy.Enum(
+        ("queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s", "prompt_tokens", "output_tokens")
+    )
     request_count = dy.UInt64()
     mean = dy.Float64(min=0, description="sum over the requests, divided by their number")
+    bucket_max = dy.List(
+        dy.Float64(nullable=True), nullable=True, description="upper bounds of a histogram's buckets; null: without one"
+    )
+    bucket_counts = dy.List(dy.UInt64(), nullable=True, description="requests in each bucket, above the bound before")
 
 
 class EngineSamples(Evidence):

@@ -1,0 +1,116 @@
+"""A file of metrics to a recording: engines and devices alike, whichever the file is about."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
+from infer_diag.loaders.exposition.answers import answered
+from infer_diag.loaders.exposition.devices import device_frames
+from infer_diag.loaders.exposition.engines import engine_frames
+from infer_diag.loaders.exposition.families import DCGM, EXPORTERS
+from infer_diag.loaders.exposition.scrapes import read_scrapes
+from infer_diag.loaders.exposition.series import read_series
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.json_document import JsonDocument
+from infer_diag.loaders.loader import Loader, Options
+from infer_diag.loaders.sniff import Signature
+from infer_diag.recording import Clock, Recording
+
+
+def load(file: LogFile, *, options: Options) -> Recording:
+    """Samples of the engine and of its devices, sums over requests, restarts and device errors."""
+    if file.head(256).lstrip()[:1] == b"{":
+        return _from_answer(file, options)
+    scrapes = read_scrapes(file, options)
+    series, damaged = read_series(scrapes.samples["series"].unique(maintain_order=True).to_list())
+    broken = scrapes.samples.filter(pl.col("series").is_in(damaged)).select(
+        "line", pl.lit("a sample of a metric").alias("rule"), pl.col("series").alias("text")
+    )
+    clocks = ()
+    if scrapes.example is not None:
+        clocks = (Clock("inner", scrapes.example, zone=scrapes.zone, year_known=scrapes.has_year),)
+    rejected = pl.concat([scrapes.damaged, broken])
+    return _recorded(file, options, scrapes.samples, series, scrapes.lines, rejected, clocks)
+
+
+def _from_answer(file: LogFile, options: Options) -> Recording:
+    document = JsonDocument(file, options)
+    samples, series, notes = answered(document, file.label)
+    clocks = (Clock("inner", "epoch", zone="UTC"),) if not samples.is_empty() else ()
+    rejected = pl.DataFrame(schema=CLAIMED)
+    return _recorded(file, options, samples, series, document.lines, rejected, clocks, tuple(notes))
+
+
+def _recorded(
+    file: LogFile,
+    options: Options,
+    samples: pl.DataFrame,
+    series: pl.DataFrame,
+    lines: int,
+    rejected: pl.DataFrame,
+    clocks: tuple[Clock, ...],
+    notes: tuple[str, ...] = (),
+) -> Recording:
+    values = samples.join(series, on="series", how="inner", maintain_order="left")
+    # A stale marker is no value, and an infinite one none that a frame can hold.
+    values = values.with_columns(pl.when(pl.col("value").is_finite()).then("value").alias("value")).drop_nulls("value")
+    frames = _joined(engine_frames(values), device_frames(values))
+    engine = _engine(values)
+    return recorded(
+        file,
+        frames,
+        options=options,
+        format=engine if engine == DCGM.engine else "prometheus",
+        engine=engine,
+        lines=lines,
+        understood=samples["line"].n_unique(),
+        rejected=rejected,
+        times=values["us"].cast(pl.Datetime("us", "UTC")),
+        clocks=clocks,
+        notes=notes,
+    )
+
+
+def _joined(engines: Frames, devices: Frames) -> Frames:
+    whole = {**engines, **devices}
+    if "incidents" in engines and "incidents" in devices:
+        whole["incidents"] = pl.concat([engines["incidents"], devices["incidents"]], how="diagonal_relaxed")
+    return whole
+
+
+def _engine(values: pl.DataFrame) -> str:
+    """The engine that most of the values are about; a device exporter only where there is no engine."""
+    counted = values.group_by("engine").len().sort("len", "engine", descending=[True, False])
+    names = [name for name in counted["engine"].to_list() if name != DCGM.engine]
+    return str(names[0]) if names else DCGM.engine if not counted.is_empty() else "prometheus"
+
+
+_NAMES = "|".join(
+    f"{prefix}(?:{'|'.join(name for family in exporter.families for name in family.names)})"
+    for exporter in EXPORTERS
+    if exporter is not DCGM
+    for prefix in exporter.prefixes
+)
+PROMETHEUS = Loader(
+    name="prometheus",
+    about="Prometheus text and OpenMetrics, one scrape or many, and saved query answers: vLLM, SGLang, TGI and others",
+    signature=Signature(
+        phrases=(
+            rf"^\s*(?:{_NAMES})(?:_sum|_count|_bucket)?(?:\{{[^\n]*\}})?\s+[0-9+.NI-]",
+            r"^# (?:TYPE|HELP) (?:vllm|sglang|llamacpp|lmdeploy|trtllm)[:_]",
+            r"^# (?:TYPE|HELP) (?:tgi|nv)_",
+            r'"resultType"\s*:\s*"(?:matrix|vector)"',
+        ),
+    ),
+    load=load,
+)
+DCGM_EXPORTER = Loader(
+    name="dcgm-exporter",
+    about="dcgm-exporter's metrics: memory, activity and power of each GPU and MIG instance, Xid errors",
+    signature=Signature(
+        phrases=(r"^\s*DCGM_FI_[A-Z0-9_]+\{[^\n]*\}\s+[0-9+.NI-]", r"^# (?:TYPE|HELP) DCGM_FI_"),
+    ),
+    load=load,
+)
+LOADERS = (PROMETHEUS, DCGM_EXPORTER)
