@@ -76,7 +76,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Reading:
-    """A verdict of `results.OOM_VERDICTS`, and whether idle bytes, joined or returned, would have served the request."""
+    """A verdict of `results.OOM_VERDICTS`, and whether idle bytes, joined or returned, would have served."""
 
     verdict: str
     compaction_would_help: bool | None = None

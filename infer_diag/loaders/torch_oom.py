@@ -1,0 +1,73 @@
+"""Text that PyTorch prints of its memory, on its own: out-of-memory messages, `memory_summary()`, segments dumped."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import polars as pl
+
+from infer_diag.loaders import engine_log, memory_summary
+from infer_diag.loaders.conformed import Frames
+from infer_diag.loaders.engine_log import Engine
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.loader import Loader, Options
+from infer_diag.loaders.sniff import Signature
+from infer_diag.loaders.text.reader import Batch, TextFormat
+from infer_diag.recording import Recording
+
+
+def identify(records: pl.DataFrame) -> pl.DataFrame:
+    """Adds `replica` and keeps `rank`: a program of one's own names no engine."""
+    return records.with_columns(pl.lit(None, pl.String).alias("replica"))
+
+
+def serving(batch: Batch) -> Frames:
+    """Tables and dumps of a batch, and where they break off."""
+    return {
+        "memory_stats": memory_summary.memory_stats(batch.records),
+        "blocks": memory_summary.blocks(batch.records),
+        "incidents": memory_summary.cuts(batch.records),
+    }
+
+
+def configured(records: pl.DataFrame) -> pl.DataFrame:
+    """No row: such a text tells of no configuration."""
+    return records.select("line").clear()
+
+
+ENGINE = Engine(
+    name="pytorch",
+    text=TextFormat(start_needles=memory_summary.NEEDLES, serving_needles=()),
+    rules=(),
+    identify=identify,
+    serving=serving,
+    configured=configured,
+)
+
+
+def load(file: LogFile, *, options: Options) -> Recording:
+    """One file as a recording.
+
+    Raises:
+        LogFormatError: `strict` and a line is damaged.
+    """
+    recording = engine_log.load(file, engine=ENGINE, options=options)
+    if recording.incidents.filter(kind="cut").is_empty():
+        return recording
+    return recording.replace(sources=tuple(dataclasses.replace(source, cut=True) for source in recording.sources))
+
+
+SIGNATURE = Signature(
+    phrases=(
+        r"(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory|DefaultCPUAllocator: (?:can't|not enough)"
+        r"|(?:CUDA|HIP) error: out of memory|PyTorch (?:CUDA|HIP|XPU) memory summary, device ID",
+    ),
+)
+"""One phrase, so that any engine that prints two of its own keeps a log with such a message in it."""
+
+LOADER = Loader(
+    name="pytorch",
+    about="PyTorch's own text, 1.0 to today: out-of-memory messages, memory_summary tables, dumped segments",
+    signature=SIGNATURE,
+    load=load,
+)
