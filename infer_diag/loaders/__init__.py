@@ -10,12 +10,25 @@ from infer_diag.errors import DiagError, SourceError, UnknownNameError
 from infer_diag.loaders import sglang, tgi, vllm
 from infer_diag.loaders.exposition import reading as exposition
 from infer_diag.loaders.files import LogFile, find
+from infer_diag.loaders.gpu_tables import monitors, query_csv
 from infer_diag.loaders.kubernetes import reading as kubernetes
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.sniff import is_binary, sniffed
 from infer_diag.recording import Recording, combine
 
-LOADERS = {loader.name: loader for loader in (vllm.LOADER, sglang.LOADER, kubernetes.LOADER, *exposition.LOADERS)}
+LOADERS = {
+    loader.name: loader
+    for loader in (
+        vllm.LOADER,
+        sglang.LOADER,
+        tgi.LOADER,
+        kubernetes.LOADER,
+        *exposition.LOADERS,
+        monitors.DCGMI,
+        monitors.NVIDIA_SMI_MONITOR,
+        query_csv.LOADER,
+    )
+}
 
 FORMATS: dict[str, str] = {name: loader.about for name, loader in LOADERS.items()}
 """Formats that `load` reads, with one line about each."""

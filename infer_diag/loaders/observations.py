@@ -23,9 +23,10 @@ class StartRule:
     """What one kind of line says of a start.
 
     `claim` is a literal without which the line is not meant; `pattern` follows the message's begin and may name the
-    groups `seconds`, `ms`, `gib`, `done`, `total`, `elapsed`, `rank` and `fields`. Exactly one of `phase` and `kind` is
-    set; `inside` names the enclosing phase where the engine's differs from the usual. `edge` is `duration` (printed at
-    its end), `begin`, `end`, `bar` or `mark`.
+    groups `seconds` (after `minutes`, where it has them), `ms`, `gib`, `done`, `total`, `fraction` (done of 1),
+    `elapsed`, `rank` and `fields`. Exactly one of `phase` and `kind` is set; `inside` names the enclosing phase where
+    the engine's differs from the usual. `edge` is `duration` (printed at its end), `bound` (a duration that holds more
+    than the phase), `begin`, `end`, `bar` or `mark`.
     """
 
     claim: str
@@ -39,7 +40,10 @@ class StartRule:
     """Whether a line that begins with the claim and does not fit the pattern is damaged, and not of another kind."""
 
 
-_GROUPS = ("seconds", "ms", "gib", "done", "total", "elapsed", "rank", "fields")
+_GROUPS = ("minutes", "seconds", "ms", "gib", "done", "total", "fraction", "elapsed", "rank", "fields")
+_FRACTION_PARTS = 100
+"""Engines print a fraction with two decimals."""
+
 _CLAIMED = {"line": pl.UInt32, "rule": pl.String, "text": pl.String}
 
 
@@ -47,7 +51,8 @@ def observed(records: pl.DataFrame, rules: Iterable[StartRule]) -> tuple[pl.Data
     """(observations, lines that a rule claims and cannot read).
 
     `records` holds `line, part, time, message, process, pid, replica, rank`; observations add `phase, inside, kind,
-    edge, is_total, seconds, resolution_s, size_bytes, done_count, total_count, elapsed_s, fields`, in the order of the log.
+    edge, is_total, seconds, lower_s, resolution_s, size_bytes, done_count, total_count, elapsed_s, fields`, in the
+    order of the log.
     """
     found, damaged = [], []
     for rule in rules:
@@ -84,8 +89,10 @@ def _escaped(literal: str) -> str:
 def _observation(read: pl.DataFrame, rule: StartRule) -> pl.DataFrame:
     names = {field.name for field in read.schema["_g"].fields} if isinstance(read.schema["_g"], pl.Struct) else set()
     group = {name: pl.col("_g").struct.field(name) if name in names else pl.lit(None, pl.String) for name in _GROUPS}
-    ms = group["ms"].cast(pl.Float64, strict=False) / 1e3
-    seconds = pl.coalesce(group["seconds"].cast(pl.Float64, strict=False), ms)
+    number = {name: group[name].cast(pl.Float64, strict=False) for name in ("minutes", "seconds", "ms", "fraction")}
+    seconds = pl.coalesce(number["seconds"] + 60 * number["minutes"].fill_null(0.0), number["ms"] / 1e3)
+    parts = pl.when(number["fraction"].is_not_null()).then(pl.lit(_FRACTION_PARTS, pl.UInt32))
+    done = (number["fraction"] * _FRACTION_PARTS).round().cast(pl.UInt32, strict=False)
     return read.select(
         "line",
         "part",
@@ -100,10 +107,11 @@ def _observation(read: pl.DataFrame, rule: StartRule) -> pl.DataFrame:
         pl.lit(rule.edge).alias("edge"),
         pl.lit(rule.is_total).alias("is_total"),
         seconds.alias("seconds"),
+        pl.lit(None, pl.Float64).alias("lower_s"),
         _resolution(group["seconds"], group["ms"]).alias("resolution_s"),
         (group["gib"].cast(pl.Float64, strict=False) * _GIB).alias("size_bytes"),
-        group["done"].cast(pl.UInt32, strict=False).alias("done_count"),
-        group["total"].cast(pl.UInt32, strict=False).alias("total_count"),
+        pl.coalesce(group["done"].cast(pl.UInt32, strict=False), done).alias("done_count"),
+        pl.coalesce(group["total"].cast(pl.UInt32, strict=False), parts).alias("total_count"),
         _clock_s(group["elapsed"]).alias("elapsed_s"),
         group["fields"].str.slice(0, _KEPT_TEXT).alias("fields"),
     )

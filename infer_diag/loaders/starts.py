@@ -15,6 +15,7 @@ from infer_diag.schema import INSIDE
 
 _ENDS = {"ready", "failed", "shutdown"}
 _BEFORE_START = {"shutdown", "oom", "failed", "ready"}
+_AFTER_LOAD = ("warmup", "server_ready", "first_request")
 _LATE = timedelta(seconds=2)
 _SINGLE_PROCESSES = ("APIServer", "EngineCore")
 
@@ -47,7 +48,7 @@ class Start:
         """Whether this observation opens another start."""
         if row["kind"] == "engine_begin":
             return self.loaded or self.closed
-        if row["kind"] is not None or row["phase"] in ("warmup", "server_ready"):
+        if row["kind"] is not None or row["phase"] in _AFTER_LOAD or row["edge"] == "bound":
             return False
         known = self.pids.get(row["process"] or "")
         if known is not None and row["pid"] is not None and known != row["pid"]:
@@ -171,6 +172,7 @@ _STARTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "ready_time": _TIME,
     "ready_line": pl.UInt32,
     "failed_line": pl.UInt32,
+    "wall_s": pl.Float64,
     "served": pl.Boolean,
 }
 
@@ -196,6 +198,7 @@ _OBSERVATION: dict[str, pl.DataType | type[pl.DataType]] = {
     "edge": pl.String,
     "is_total": pl.Boolean,
     "seconds": pl.Float64,
+    "lower_s": pl.Float64,
     "resolution_s": pl.Float64,
     "size_bytes": pl.Float64,
     "done_count": pl.UInt32,
@@ -228,13 +231,14 @@ def _summary(start: Start, region: _Region, number: int, context: pl.DataFrame) 
         "ready_time": ready_time,
         "ready_line": ready["line"] if ready else None,
         "failed_line": failed["line"] if failed else None,
+        "wall_s": next((row["seconds"] for row in start.rows if row["kind"] == "shutdown"), None),
         "served": start.served,
     }
 
 
 def _phases(rows: pl.DataFrame) -> pl.DataFrame:
     told = rows.filter(pl.col("phase").is_not_null() & (pl.col("edge") != "bar"))
-    timed = pl.col("time")
+    timed, edge = pl.col("time"), pl.col("edge")
     # SGLang prints no duration that encloses all; a phase is inside only what the start itself tells of.
     enclosed = (pl.col("phase") == "init_engine").any().over("start_id") | (pl.col("_inside") != "init_engine")
     told = told.with_columns(
@@ -247,13 +251,16 @@ def _phases(rows: pl.DataFrame) -> pl.DataFrame:
         "rank",
         "phase",
         pl.coalesce("inside", pl.when(enclosed).then(pl.col("_inside"))).alias("inside"),
-        pl.when(pl.col("edge") == "begin").then(timed).alias("begin"),
-        pl.when(pl.col("edge") != "begin").then(timed).alias("end"),
-        pl.col("seconds").alias("duration_s"),
-        pl.lit(None, pl.Float64).alias("lower_s"),
+        pl.when(edge == "begin").then(timed).alias("begin"),
+        pl.when(~edge.is_in(["begin", "bound"])).then(timed).alias("end"),
+        pl.when(edge != "bound").then("seconds").alias("duration_s"),
+        "lower_s",
+        pl.when(edge == "bound").then("seconds").alias("upper_s"),
         "resolution_s",
         "is_total",
-        pl.when(pl.col("seconds").is_not_null())
+        pl.when(edge == "bound")
+        .then(pl.lit("bounded"))
+        .when(pl.col("seconds").is_not_null())
         .then(pl.lit("measured"))
         .otherwise(pl.lit("not_identifiable"))
         .alias("status"),

@@ -28,16 +28,31 @@ ENGINE_STAMP = rf"(?:{VLLM_STAMP}|{SGLANG_STAMP})"
 RECORD_BEGIN = ascii_classes(rf"(?:(?:{_DATE}T{_CLOCK}(?:\.\d+)?{_ZONE} )?(?:{_PROCESS} ){{0,3}}){ENGINE_STAMP}")
 """A record's begin inside a line, with the prefixes that belong to it."""
 
-ANSI = r"(?:\x1b|\^\[|\\u001[bB]|\\x1[bB]|#x1B)\[[0-9;?]*[A-Za-z]|\x1b\[?|\[\d{1,3}(?:;\d{1,3})*m"
+ANSI = r"(?:\x1b|\^\[|\\u001[bB]|\\x1[bB]|#x1B|#033)\[[0-9;?]*[A-Za-z]|\x1b\[?|\[\d{1,3}(?:;\d{1,3})*m"
 """Colour codes, also where a paste turned the escape character into text or lost it."""
 
 _PREFIX = "|".join(
     (
+        # TorchServe around the output of its workers; Ray Serve's own logger.
+        rf"(?P<outer_torchserve>{_DATE}[T ]{_CLOCK},\d{{3}}) \[(?:{LEVEL}|FATAL) *\] [\w.-]+ [\w.$]+ - ?",
+        rf"{LEVEL} (?P<inner_ray>{_DATE} {_CLOCK},\d{{3}}) (?:[\w.#:/-]+ )+--? ",
+        # Go's log/slog as logfmt; Rust's tracing, which pads the level to five; llama.cpp: how long its process runs.
+        rf'time="?(?P<inner_logfmt>{_DATE}T{_CLOCK}(?:\.\d+)?{_ZONE})"? level=\w+ (?:source=\S+ )?msg="?',
+        rf"(?P<inner_tracing>{_DATE}T{_CLOCK}\.\d+Z)  (?:INFO|WARN) ",
+        r"(?:\[(?P<child>\d\d\d\d\d?)\] )?(?P<inner_uptime>\d+\.\d\d\.\d\d\d\.\d\d\d) [A-Z] ",
+        r"\[(?P<inner_epoch>1\d\d\d\d\d\d\d\d\d)\] ",
         # Python's logging module: an engine's or a library's own stamp with milliseconds and a level.
         rf"(?P<inner_python>{_DATE} {_CLOCK}[.,]\d{{3,6}})\s*(?:[-|]\s*)?(?:[\w.]+\s*[-|]\s*)?"
         rf"\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
         rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]+:\d+\] ?",
         rf"\[(?P<inner_sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)(?P<ranks>(?: [A-Z]{{2,4}}\d+)*)\] ?",
+        # TensorRT-LLM: a stamp with the month first where Python writes it, then who writes and a letter for the level.
+        rf"\[(?P<inner_tensorrt>\d\d/\d\d/\d{{4}}-{_CLOCK})\] ?",
+        rf"\[(?:TRT-LLM|TRT|TensorRT-LLM)\]\s?(?:\[(?:[VIWEF]|{LEVEL})\]\s?)?",
+        rf"\[(?:[VIWEF]|{LEVEL}|_torch)\]\s?",
+        # Triton: Google's log format, the message in quotes since 2024.
+        rf"(?P<inner_glog>[VIWEF]\d{{4}} {_CLOCK}\.\d{{6}})\s+\d+ [\w./-]+:\d+\]\s?\"?",
+        r"[VIWEF] \d+ [\w./-]+\.(?:cc|h):\d+\]\s?\"?",
         # Container runtimes, docker, kubectl --timestamps, CI runners; brackets as Jenkins writes them.
         rf"\[?(?P<outer>{_DATE}[T ]{_CLOCK}(?:[.,]\d{{1,9}})?{_ZONE}?)\]?"
         r"(?: (?:stdout|stderr) (?P<partial>[FP])| \d\d[OE][ +]?)?(?:[:|\s]+|$)",
@@ -46,7 +61,8 @@ _PREFIX = "|".join(
         r"\[(?:pod/)?(?P<pod>[a-z0-9][\w.-]*/[\w.-]+)\] ?",
         r"(?P<service>[A-Za-z0-9][\w.-]*?)\s+\| ",
         rf"(?P<process>{_PROCESS})\s?",
-        r"\[rank(?P<rank>\d+)\]:\s?",
+        r"\((?:pid=\d+(?:, ip=[^()\s]+)?|raylet(?:, ip=[^()\s]+)?|autoscaler \+\w+)\)\s?",
+        r"\[(?:rank|RANK )(?P<rank>\d+)\]:?\s?",
         r"(?:#\d+ \d+\.\d+ )",
         rf"(?P<level>{LEVEL}):(?:\s+|$)",
         r"[│┃║▏▕▌>]+\s*",
@@ -61,7 +77,19 @@ _COMMON = ascii_classes(
 )
 """What nearly every line of a plain log begins with; the rest goes through the loop that peels one prefix at a time."""
 
-_STAMPS = ("inner_python", "inner_vllm", "inner_sglang", "outer", "outer_syslog")
+_INNER = (
+    "inner_python",
+    "inner_vllm",
+    "inner_sglang",
+    "inner_tensorrt",
+    "inner_glog",
+    "inner_ray",
+    "inner_logfmt",
+    "inner_tracing",
+    "inner_epoch",
+)
+_OUTER = ("outer", "outer_syslog", "outer_torchserve")
+_STAMPS = (*_INNER, *_OUTER, "inner_uptime")
 _MAX_DEPTH = 8
 _KEPT = ("pod", "service", "rank", "ranks", "partial")
 
@@ -124,9 +152,12 @@ _COLUMNS = ("outer", "inner", "process", *_KEPT)
 
 def _absorbed(step: pl.DataFrame) -> pl.DataFrame:
     """Takes one peeled prefix into its columns; a stamp that meets an earlier inner stamp turns that into the outer."""
-    got = {name: pl.col("_got").struct.field(name) for name in (*_STAMPS, *_KEPT, "process", "message")}
-    inner = pl.coalesce(got["inner_python"], got["inner_vllm"], got["inner_sglang"])
-    outer = pl.coalesce(got["outer"], got["outer_syslog"])
+    got = {name: pl.col("_got").struct.field(name) for name in (*_STAMPS, *_KEPT, "process", "child", "message")}
+    # An uptime begins anew with every process, so it counts only where nobody else tells the time.
+    uptime = pl.when(pl.col("outer").is_null()).then(got["inner_uptime"])
+    inner = pl.coalesce([*(got[name] for name in _INNER), uptime])
+    outer = pl.coalesce([got[name] for name in _OUTER])
+    got["service"] = pl.coalesce(got["service"], got["child"])
     return step.with_columns(
         pl.when(inner.is_not_null())
         .then(pl.coalesce("outer", "inner"))

@@ -9,7 +9,8 @@ from infer_diag.loaders.text import prefixes
 _SPLIT = "\x1e"
 _MAX_NESTING = 3
 _WRAPPED = ("$.log", "$.line", "$.textPayload", "$.MESSAGE")
-_LOGGED = ("$.message", "$.msg", "$.event", "$.jsonPayload.message", "$.text")
+_LOGGED = ("$.message", "$.msg", "$.event", "$.jsonPayload.message", "$.text", "$.fields.message")
+_SPANS = ("$.spans", "$.span")
 _STAMPED = (
     "$.time",
     "$.timestamp",
@@ -81,10 +82,15 @@ def _unwrapped(found: pl.DataFrame) -> pl.DataFrame:
     logged = pl.coalesce([text.str.json_path_match(path) for path in _LOGGED])
     stamp = pl.coalesce([text.str.json_path_match(path) for path in _STAMPED])
     pod = pl.coalesce([text.str.json_path_match(path) for path in _PODS])
+    # Rust's tracing keeps what it knows of a request in the spans around the event.
+    spans = pl.coalesce([text.str.json_path_match(path) for path in _SPANS])
+    logged = pl.concat_str([logged, spans], separator=" ", ignore_nulls=True)
     opened = found.with_columns(
         wrapped.alias("_wrapped"), logged.alias("_logged"), stamp.alias("_stamp"), pod.alias("_pod")
     )
-    body = opened.with_columns(prefixes.clean(pl.coalesce("_wrapped", "_logged").fill_null("")).alias("text"))
+    # A record that is a JSON object of the engine's own (statistics of an iteration) wraps nothing.
+    logged_or_itself = pl.when(pl.col("_logged") != "").then("_logged").otherwise("message")
+    body = opened.with_columns(prefixes.clean(pl.coalesce("_wrapped", logged_or_itself)).alias("text"))
     inside = prefixes.split_at_engine_stamp(body.drop("message", *ATTRIBUTES))
     names = [
         pl.coalesce(inside[name], body[name]).alias(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import polars as pl
 
 from infer_diag.loaders.text.prefixes import ascii_classes
@@ -13,6 +15,7 @@ _SHAPE = ascii_classes(
     r"^(?:(?:(?P<year>\d{4})[-/])?(?P<month>\d\d)[-/](?P<day>\d\d)[T ]|(?P<name>[A-Z][a-z]{2}) +(?P<mday>\d{1,2}) )?"
     r"(?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?\s*(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?$"
 )
+_UPTIME = ascii_classes(r"^(?P<m>\d+)\.(?P<s>\d\d)\.(?P<ms>\d\d\d)\.(?P<us>\d\d\d)$")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -24,7 +27,7 @@ def parsed(raw: pl.Series, year: int | None = None, tz: str | None = None) -> pl
     `has_date` say what the stamp itself prints.
     """
     frame = pl.DataFrame({"raw": raw.drop_nulls().unique(maintain_order=True)})
-    got = frame.with_columns(pl.col("raw").str.extract_groups(_SHAPE).alias("_g")).unnest("_g")
+    got = frame.with_columns(_usual(pl.col("raw")).str.extract_groups(_SHAPE).alias("_g")).unnest("_g")
     month = pl.coalesce(
         "month", pl.col("name").replace_strict(dict(zip(_MONTHS, _two_digits(), strict=True)), default=None)
     )
@@ -48,7 +51,16 @@ def parsed(raw: pl.Series, year: int | None = None, tz: str | None = None) -> pl
         pl.col("year").is_not_null().alias("has_year"),
         month.is_not_null().alias("has_date"),
     )
-    return _epochs(_zoned(out, tz))
+    return _uptimes(_epochs(_zoned(out, tz)))
+
+
+def _usual(raw: pl.Expr) -> pl.Expr:
+    """Stamps with the month first (TensorRT-LLM) or without separators (Triton) in the order of the others."""
+    month_first = r"^(\d\d)[/-](\d\d)[/-](\d{4})[- ]"
+    letter = r"^[VIWEF](\d\d)(\d\d) "
+    return raw.str.replace(ascii_classes(month_first), "${3}-${1}-${2} ").str.replace(
+        ascii_classes(letter), "${1}-${2} "
+    )
 
 
 def _two_digits() -> list[str]:
@@ -79,3 +91,20 @@ def _epochs(frame: pl.DataFrame) -> pl.DataFrame:
         (pl.col("has_year") | numeric).alias("has_year"),
         (pl.col("has_date") | numeric).alias("has_date"),
     ).select("raw", "us", "zone", "has_year", "has_date")
+
+
+def _uptimes(frame: pl.DataFrame) -> pl.DataFrame:
+    """llama.cpp's minutes, seconds, milliseconds and microseconds of its process, from the assumed year's begin.
+
+    They never turn at midnight, so they count as dated; their year is not known.
+    """
+    got = frame.with_columns(pl.col("raw").str.extract_groups(_UPTIME).alias("_g"))
+    scale = {"m": 60_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}
+    parts = [pl.col("_g").struct.field(name).cast(pl.Int64) * factor for name, factor in scale.items()]
+    origin = int(datetime(ASSUMED_YEAR, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+    told = pl.col("_g").struct.field("m").is_not_null()
+    return got.with_columns(
+        pl.coalesce("us", origin + sum(parts[1:], parts[0])).alias("us"),
+        pl.when(~told).then("zone").alias("zone"),
+        (pl.col("has_date") | told).alias("has_date"),
+    ).drop("_g")
