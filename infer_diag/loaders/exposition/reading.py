@@ -27,7 +27,7 @@ def load(file: LogFile, *, options: Options) -> Recording:
     broken = scrapes.samples.filter(pl.col("series").is_in(damaged)).select(
         "line", pl.lit("a sample of a metric").alias("rule"), pl.col("series").alias("text")
     )
-    clocks = ()
+    clocks: tuple[Clock, ...] = ()
     if scrapes.example is not None:
         clocks = (Clock("inner", scrapes.example, zone=scrapes.zone, year_known=scrapes.has_year),)
     rejected = pl.concat([scrapes.damaged, broken])
@@ -97,7 +97,7 @@ PROMETHEUS = Loader(
     about="Prometheus text and OpenMetrics, one scrape or many, and saved query answers: vLLM, SGLang, TGI and others",
     signature=Signature(
         phrases=(
-            rf"^\s*(?:{_NAMES})(?:_sum|_count|_bucket)?(?:\{{[^\n]*\}})?\s+[0-9+.NI-]",
+            rf"^[ \t]*(?:{_NAMES})(?:_sum|_count|_bucket)?(?:\{{[^\n]*\}})?[ \t]+[0-9+.NI-]",
             r"^# (?:TYPE|HELP) (?:vllm|sglang|llamacpp|lmdeploy|trtllm)[:_]",
             r"^# (?:TYPE|HELP) (?:tgi|nv)_",
             r'"resultType"\s*:\s*"(?:matrix|vector)"',
@@ -109,7 +109,7 @@ DCGM_EXPORTER = Loader(
     name="dcgm-exporter",
     about="dcgm-exporter's metrics: memory, activity and power of each GPU and MIG instance, Xid errors",
     signature=Signature(
-        phrases=(r"^\s*DCGM_FI_[A-Z0-9_]+\{[^\n]*\}\s+[0-9+.NI-]", r"^# (?:TYPE|HELP) DCGM_FI_"),
+        phrases=(r"^[ \t]*DCGM_FI_[A-Z0-9_]+\{[^\n]*\}[ \t]+[0-9+.NI-]", r"^# (?:TYPE|HELP) DCGM_FI_"),
     ),
     load=load,
 )

@@ -88,13 +88,14 @@ LOADER = Loader(
     about="Kubernetes: event tables of kubectl describe and get events, events, pods and nodes as JSON, node listings",
     signature=Signature(
         phrases=(
-            rf"^\s*(?:Normal|Warning)\s+[A-Z][A-Za-z]+\s+{AGE}(?: \(x\d+ over {AGE}\))?\s+\S+.*\S",
-            rf"^\s*(?:[a-z0-9-]+\s+)?{AGE}(?: \(x\d+ over {AGE}\))?\s+(?:Normal|Warning)\s+[A-Z]\w+\s+[A-Za-z]+/\S+\s",
-            r"^\s*LAST SEEN\s+TYPE\s+REASON\s",
-            r"^\s*Type\s+Reason\s+Age\s+From\s+Message",
+            rf"^[ \t]*(?:Normal|Warning)[ \t]+[A-Z][A-Za-z]+[ \t]+{AGE}(?: \(x\d+ over {AGE}\))?[ \t]+\S+",
+            rf"^[ \t]*(?:[a-z0-9-]+[ \t]+)?{AGE}(?: \(x\d+ over {AGE}\))?[ \t]+(?:Normal|Warning)[ \t]+[A-Z]\w+[ \t]+"
+            r"[A-Za-z]+/\S",
+            r"^[ \t]*LAST SEEN[ \t]+TYPE[ \t]+REASON[ \t]",
+            r"^[ \t]*Type[ \t]+Reason[ \t]+Age[ \t]+From[ \t]+Message",
             r'"involvedObject"\s*:\s*\{',
             r'"apiVersion"\s*:\s*"(?:v1|events\.k8s\.io/v1)"',
-            r"^Allocatable:\s*$",
+            r"^Allocatable:[ \t\r]*$",
         ),
     ),
     load=load,
