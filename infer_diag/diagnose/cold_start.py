@@ -129,13 +129,21 @@ def unlogged(view: StartView) -> Finding | None:
     )
 
 
+_PLACES = {"first line": "the first line", "last line": "the last line", "engine_begin": "the engine's begin"}
+
+
 def _gap_text(gap: Row) -> str:
-    inside = f" inside {gap['inside']}" if gap["inside"] is not None else ""
+    inside = f" inside {_place(gap['inside'])}" if gap["inside"] is not None else ""
     if gap["after"] is None and not inside:
         return f"{format_s(gap['duration_s'])} outside all that is timed"
     if gap["after"] is None:
         return f"{format_s(gap['duration_s'])}{inside}"
-    return f"{format_s(gap['duration_s'])} between {gap['after']} and {gap['before']}{inside}"
+    return f"{format_s(gap['duration_s'])} between {_place(gap['after'])} and {_place(gap['before'])}{inside}"
+
+
+def _place(name: str) -> str:
+    """A gap's neighbour as a sentence names it."""
+    return _PLACES.get(name, name.replace("_", " "))
 
 
 def process(view: StartView) -> Finding | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 _FASTER_LOAD = {
     "vllm": (
         "keep the checkpoint on a local NVMe disk or in the page cache; on network storage start with "
-        "--safetensors-load-strategy=prefetch, or read it in parallel with --load-format runai_streamer or "
+        "`--safetensors-load-strategy=prefetch`, or read it in parallel with `--load-format runai_streamer` or "
         "fastsafetensors"
     ),
     "sglang": (
         "keep the checkpoint on a local NVMe disk or in the page cache; on network storage start with "
-        "--weight-loader-prefetch-checkpoints, or read it in parallel with --model-loader-extra-config "
-        '\'{"enable_multithread_load": true, "num_threads": 8}\''
+        "`--weight-loader-prefetch-checkpoints`, or read it in parallel with `--model-loader-extra-config "
+        '\'{"enable_multithread_load": true, "num_threads": 8}\'`'
     ),
     "": "keep the checkpoint on a local NVMe disk or in the page cache, and read its files in parallel",
 }
@@ -45,43 +45,43 @@ _REMEDIES: dict[str, dict[str, str]] = {
     "weights_load": _FASTER_LOAD,
     "storage_bound": _FASTER_LOAD,
     "weights_fetch": {
-        "vllm": "fetch the model once to a volume that outlives the container; --download-dir or HF_HOME names it",
-        "sglang": "fetch the model once to a volume that outlives the container; --download-dir or HF_HOME names it",
+        "vllm": "fetch the model once to a volume that outlives the container; `--download-dir` or `HF_HOME` names it",
+        "sglang": "fetch the model once to a volume that outlives the container: `--download-dir` or `HF_HOME`",
         "": "fetch the model once to a volume that outlives the container",
     },
     "compile": {
         "vllm": (
-            "keep VLLM_CACHE_ROOT (its torch_compile_cache) on a volume that outlives the container, or copy it into "
-            "the image; --enforce-eager starts without compiling and serves slower"
+            "keep `VLLM_CACHE_ROOT` (its torch_compile_cache) on a volume that outlives the container, or copy it into "
+            "the image; `--enforce-eager` starts without compiling and serves slower"
         ),
         "sglang": (
-            "keep TORCHINDUCTOR_CACHE_DIR on a volume that outlives the container, or start without "
-            "--enable-torch-compile"
+            "keep `TORCHINDUCTOR_CACHE_DIR` on a volume that outlives the container, or start without "
+            "`--enable-torch-compile`"
         ),
         "": "keep the compiler's cache on a volume that outlives the container",
     },
     "compile_cached": {
         "vllm": (
             "the graphs already come out of the cache; what is left is tracing the model, which the ahead-of-time "
-            "artifacts of 0.11.2 and later (VLLM_USE_AOT_COMPILE=1) spare"
+            "artifacts of 0.11.2 and later (`VLLM_USE_AOT_COMPILE=1`) spare"
         ),
         "": "the graphs already come out of the cache; what is left is tracing the model",
     },
     "graph_capture": {
         "vllm": (
-            "capture fewer batch sizes with --compilation-config '{\"cudagraph_capture_sizes\": [1, 2, 4, 8, 16]}', "
-            "those that the traffic reaches; --enforce-eager captures none and serves slower"
+            "capture fewer batch sizes with `--compilation-config '{\"cudagraph_capture_sizes\": [1, 2, 4, 8, 16]}'`, "
+            "those that the traffic reaches; `--enforce-eager` captures none and serves slower"
         ),
         "sglang": (
-            "capture fewer batch sizes with --cuda-graph-max-bs, up to what the traffic reaches; --disable-cuda-graph "
-            "captures none and serves slower"
+            "capture fewer batch sizes with `--cuda-graph-max-bs`, up to what the traffic reaches; "
+            "`--disable-cuda-graph` captures none and serves slower"
         ),
         "": "capture graphs only for the batch sizes that the traffic reaches",
     },
     "kernel_warmup": {
         "vllm": (
-            "keep the autotuner's and compiler's caches (VLLM_CACHE_ROOT, FLASHINFER_WORKSPACE_BASE) on a volume that "
-            "outlives the container"
+            "keep the autotuner's and compiler's caches (`VLLM_CACHE_ROOT`, `FLASHINFER_WORKSPACE_BASE`) on a volume "
+            "that outlives the container"
         ),
         "": "keep the autotuner's and the kernel compiler's caches on a volume that outlives the container",
     },
@@ -94,7 +94,7 @@ _REMEDIES: dict[str, dict[str, str]] = {
     "device_init": {
         "": (
             "look at what the workers wait for while they join (driver persistence mode off, slow rendezvous, network "
-            "checks of NCCL); NCCL_DEBUG=INFO prints it"
+            "checks of NCCL); `NCCL_DEBUG=INFO` prints it"
         ),
     },
     "engine_build": {"": "build the engine once and load it from a volume that outlives the container"},
@@ -107,10 +107,10 @@ _REMEDIES: dict[str, dict[str, str]] = {
     },
     "unlogged": {
         "vllm": (
-            "start once with VLLM_LOGGING_LEVEL=DEBUG, or with --otlp-traces-endpoint (start-up spans since 0.17); "
+            "start once with `VLLM_LOGGING_LEVEL=DEBUG`, or with `--otlp-traces-endpoint` (start-up spans since 0.17); "
             "time before the first line is only in the pod's events"
         ),
-        "sglang": "start once with --log-level debug; time before the first line is only in the pod's events",
+        "sglang": "start once with `--log-level debug`; time before the first line is only in the pod's events",
         "": "start once with the engine's debug logging; time before the first line is only in the pod's events",
     },
     "unfinished": {"": "read the log again once the start has come to its end; nothing in it says that it failed"},

@@ -68,6 +68,8 @@ class StartView:
     def exclusive_s(self, phase: str) -> float | None:
         """Seconds in which this phase, or one inside it, is the deepest thing known; null where it has no slice."""
         inside = {phase} | {row["phase"] for row in self.phases if phase in self._lineage(row["phase"])}
+        # A download inside the load is a cause of its own, with a remedy of its own.
+        inside -= {"weights_fetch"} - {phase}
         known = [row["duration_s"] for row in self.slices if row["phase"] in inside]
         return round(sum(known), 6) if known else None
 

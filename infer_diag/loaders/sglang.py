@@ -163,7 +163,7 @@ def _retractions(records: pl.DataFrame) -> pl.DataFrame:
         "replica",
         "rank",
         pl.lit("preemption").alias("kind"),
-        (pl.lit("retracted=") + count).alias("fields"),
+        (pl.lit("#retracted_reqs: ") + count).alias("fields"),
     )
 
 

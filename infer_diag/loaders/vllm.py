@@ -179,7 +179,7 @@ def _preemptions(records: pl.DataFrame) -> pl.DataFrame:
         "time",
         "replica",
         pl.lit("preemption").alias("kind"),
-        (pl.lit("cumulative=") + counted).alias("fields"),
+        (pl.lit("total_num_cumulative_preemption=") + counted).alias("fields"),
     )
 
 

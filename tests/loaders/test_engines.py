@@ -161,7 +161,7 @@ def test_sglang_start_and_batches(tmp_path: Path) -> None:
         "kind", "running_count", "waiting_count", "kv_usage_ratio", "output_tokens_per_s"
     ).rows()
     assert samples == [("prefill", 3, 1, 0.01, None), ("decode", 5, 0, 0.02, 123.45), ("decode", 5, 0, 0.03, 130.0)]
-    assert recording.incidents.filter(kind="preemption")["fields"].to_list() == ["retracted=3"]
+    assert recording.incidents.filter(kind="preemption")["fields"].to_list() == ["#retracted_reqs: 3"]
     config = recording.deployments.select(
         "model", "gpu_count", "precision", "kv_cache_tokens", "max_running_count"
     ).rows()
@@ -177,7 +177,7 @@ def test_v0_requests_begin_and_end(tmp_path: Path) -> None:
     ]
     recording = read(tmp_path, lines, format="vllm")
     assert recording.requests.select("request_id", "arrival_s", "last_token_s").rows() == [("cmpl-a-0", 0.0, 8.0)]
-    assert recording.incidents["fields"].to_list() == ["cumulative=51"]
+    assert recording.incidents["fields"].to_list() == ["total_num_cumulative_preemption=51"]
 
 
 def test_only_computed_endpoints_count_as_responses(tmp_path: Path) -> None:
