@@ -168,3 +168,17 @@ class OomReadings(dy.Schema):
     verdict = dy.Enum(OOM_VERDICTS)
     compaction_would_help = dy.Bool(nullable=True, description="idle bytes joined or returned would have served")
     recovered = dy.Bool(nullable=True, description="a later line shows the process going on, or its end")
+
+
+class GpuMemory(dy.Schema):
+    """One row per source, device and partition that was sampled; levels of the last sample."""
+
+    source_id = dy.UInt32()
+    gpu = dy.String()
+    instance = dy.String(nullable=True, description="MIG instance")
+    sample_count = dy.UInt32()
+    used_bytes = dy.UInt64(nullable=True)
+    free_bytes = dy.UInt64(nullable=True)
+    reserved_bytes = dy.UInt64(nullable=True)
+    growth_bytes = dy.Int64(nullable=True, description="used: last minus first sample; null with fewer than two")
+    lines = dy.List(dy.UInt32(), description="evidence: the first and the last sample")
