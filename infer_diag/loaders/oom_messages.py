@@ -14,12 +14,15 @@ NEEDLES = (
     " memory in use",
     " by PyTorch",
     " already allocated",
+    "could not be allocated",
 )
 """Literals of the lines that such a message stands on, also where a terminal or a paste has broken it over several."""
 
 _HIT = (
     r"(?:CUDA|HIP|XPU|NPU|MUSA|MPS backend) out of memory(?:\. Tr|\. *$| \(MPS| *$)"
     r"|(?:CUDA|HIP) (?:driver )?error: out of memory|cuda runtime error \(2\) ?: out of memory"
+    r"|CUDA runtime error in [A-Za-z]+\([^()]*(?:\([^()]*\)[^()]*)*\): out of memory"
+    r"|Requested amount of GPU memory \([0-9]+ bytes\) could not be allocated"
     r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
 )
 _FOLLOWING_LINES = 8
@@ -36,7 +39,7 @@ _UNITS = {"bytes": 1.0, "B": 1.0} | {
 
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)(bytes|[KMGT]i?B|B)"
 _PRINTED = {
-    "requested": (f"[Tt]riedtoallocate{_NUMBER}",),
+    "requested": (f"[Tt]riedtoallocate{_NUMBER}", f"RequestedamountofGPUmemory\\({_NUMBER}\\)"),
     "total": (f"totalcapaci?tyof{_NUMBER}", f"{_NUMBER}totalcapacity"),
     "free": (f"ofwhich{_NUMBER}isfree", f"{_NUMBER}free;"),
     "process": (f"thisprocesshas{_NUMBER}memoryinuse",),
