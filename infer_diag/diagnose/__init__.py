@@ -8,7 +8,7 @@ from typing import Any
 
 import dataframely as dy
 
-from infer_diag.attribution.cold_start import start_phases, start_slices, start_summary
+from infer_diag.attribution.cold_start import start_frames
 from infer_diag.attribution.serving import Serving, serving
 from infer_diag.diagnose import batching, cluster, cold_start, data
 from infer_diag.diagnose.document import document
@@ -64,8 +64,8 @@ class Diagnosis:
 
 def diagnose(recording: Recording) -> Diagnosis:
     """The diagnosis of one recording; an empty one gives an empty diagnosis and no error."""
-    phases, slices = start_phases(recording), start_slices(recording)
-    starts = start_summary(recording)
+    frames = start_frames(recording)
+    phases, slices, starts = frames.phases, frames.slices, frames.summary
     served = serving(recording)
     found = [
         *cold_start.findings(recording, phases, slices, starts),

@@ -43,6 +43,9 @@ PHASES = (
         rf"torch\.compile and initial profiling/warmup run together took {_S} in total",
         phase="kv_profile",
     ),
+    # The CPU runner compiles in a warm-up of its own and prints no duration for it.
+    StartRule("Warming up model for the compilation", phase="compile", edge="begin"),
+    StartRule("Warming up done", phase="compile", edge="end"),
     StartRule("Initial profiling/warmup run took ", rf"Initial profiling/warmup run took {_S}", phase="kv_profile"),
     StartRule("Memory profiling takes ", rf"Memory profiling takes {_S}", phase="kv_profile"),
     StartRule(
@@ -146,6 +149,7 @@ INCIDENTS = (
         strict=False,
     ),
     StartRule("Cache the graph ", kind="compile_cache_miss", edge="mark"),
+    StartRule("saved AOT compiled function to ", kind="compile_cache_miss", edge="mark"),
     StartRule("Compiling model again due to a load failure", kind="compile_cache_miss", edge="mark"),
     StartRule("Enforce eager set", kind="compile_off", edge="mark"),
     StartRule("Skipping CUDA graph capture", kind="graphs_off", edge="mark"),
