@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
-LOGS ?= sample:captured/sequence_limit
+LOGS ?= sample:captured/sequence_limit/server.log
 OUT ?= report.html
 VENV := .venv
 BIN := $(VENV)/bin

@@ -14,8 +14,9 @@ import pytest
 
 import infer_diag
 from infer_diag.cli import main
+from infer_diag.loaders import FORMATS
 
-SAMPLE = "sample:captured/sequence_limit"
+SAMPLE = "sample:captured/sequence_limit/server.log"
 
 
 @dataclass
@@ -187,8 +188,7 @@ def test_help_shows_how(run: Command) -> None:
 
 def test_version_formats_and_samples(run: Command) -> None:
     assert run("--version").stdout == f"infer-diag {infer_diag.__version__}\n"
-    formats = run("formats").stdout.splitlines()
-    assert [line.split()[0] for line in formats][:2] == ["vllm", "sglang"]
+    assert [line.split()[0] for line in run("formats").stdout.splitlines()] == list(FORMATS)
     listed = run("samples").stdout.splitlines()
     assert [line.split()[0] for line in listed] == [f"sample:{name}" for name in infer_diag.samples.names()]
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 import infer_diag as diag
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts"
-SAMPLES = ("captured/sequence_limit", "captured/two_starts")
+SAMPLES = ("captured/sequence_limit/server.log", "captured/two_starts/server.log")
 
 pytestmark = pytest.mark.browser
 
@@ -21,7 +21,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A report per sample."""
     folder = tmp_path_factory.mktemp("reports")
     return {
-        name: diag.report(diag.diagnose(diag.load(f"sample:{name}")), folder / f"{Path(name).name}.html")
+        name: diag.report(diag.diagnose(diag.load(f"sample:{name}")), folder / f"{Path(name).parent.name}.html")
         for name in SAMPLES
     }
 

@@ -13,8 +13,8 @@ from infer_diag.loaders import FORMATS
 @pytest.fixture
 def loaded(notebook: Any) -> Any:
     """A shell with two recordings."""
-    notebook.ok("%diag load sample:captured/two_starts --as prod")
-    notebook.ok("%diag load sample:captured/sequence_limit --as test")
+    notebook.ok("%diag load sample:captured/two_starts/server.log --as prod")
+    notebook.ok("%diag load sample:captured/sequence_limit/server.log --as test")
     return notebook
 
 
@@ -30,7 +30,7 @@ def loaded(notebook: Any) -> Any:
         ("%diag coldstart prod --", ["%diag coldstart prod --code", "%diag coldstart prod --start"]),
         ("%diag coldstart --start ", ["%diag coldstart --start start-1"]),
         ("%diag coldstart --start start-1 --c", ["%diag coldstart --start start-1 --code"]),
-        ("%diag load x.log --format s", ["%diag load x.log --format sglang"]),
+        ("%diag load x.log --format sgl", ["%diag load x.log --format sglang"]),
         ("%diag load sample:captured/pl", ["%diag load sample:captured/plain"]),
     ],
 )

@@ -12,8 +12,8 @@ from infer_diag.jupyter import cold_start_panel
 from infer_diag.jupyter.panel import MAX_LINES, PLOTLY
 from infer_diag.recording import Recording
 
-LIMIT = "sample:captured/sequence_limit"
-TWO = "sample:captured/two_starts"
+LIMIT = "sample:captured/sequence_limit/server.log"
+TWO = "sample:captured/two_starts/server.log"
 
 
 def test_alone_it_lists_its_verbs(notebook: Any) -> None:
@@ -22,7 +22,7 @@ def test_alone_it_lists_its_verbs(notebook: Any) -> None:
         assert f"  {verb} " in text
     assert "loaded: nothing yet" in text
     notebook.ok(f"%diag load {LIMIT}")
-    assert "loaded: sequence_limit" in notebook.ok("%diag").text
+    assert "loaded: server" in notebook.ok("%diag").text
 
 
 def test_help_tells_the_options_of_a_verb(notebook: Any) -> None:
@@ -36,9 +36,9 @@ def test_help_tells_the_options_of_a_verb(notebook: Any) -> None:
 
 def test_a_recording_is_kept_under_its_name(notebook: Any) -> None:
     assert notebook.ok(f"%diag load {LIMIT} --as prod").text.startswith("loaded as prod\n")
-    assert notebook.ok(f"%diag load {TWO}").text.startswith("loaded as two_starts\n")
+    assert notebook.ok(f"%diag load {TWO}").text.startswith("loaded as server\n")
     listed = notebook.ok("%diag list").text.splitlines()
-    assert [line.split(":")[0] for line in listed] == ["2 loaded", "two_starts", "prod"]
+    assert [line.split(":")[0] for line in listed] == ["2 loaded", "server", "prod"]
     assert "two_starts/server.log" in notebook.ok("%diag summary").text
     assert "sequence_limit/server.log" in notebook.ok("%diag summary prod").text
 
@@ -104,7 +104,7 @@ def test_serving_is_drawn_over_time(notebook: Any) -> None:
 
 
 def test_a_log_without_serving_or_start_is_answered_and_not_refused(notebook: Any) -> None:
-    notebook.ok("%diag load sample:captured/killed_mid_load")
+    notebook.ok("%diag load sample:captured/killed_mid_load/server.log")
     (bundle,) = notebook.ok("%diag batching").bundles
     assert "these logs show no serving" in bundle["text/plain"]
     assert PLOTLY not in bundle

@@ -16,7 +16,11 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-OTHER_SOURCES = ["sample:captured/two_starts", "sample:captured/killed_mid_load", "sample:captured/kv_preempts"]
+OTHER_SOURCES = [
+    "sample:captured/two_starts/server.log",
+    "sample:captured/killed_mid_load/server.log",
+    "sample:captured/kv_preempts/server.log",
+]
 CASES = ROOT.parent / "shared" / "cases"
 CHECKED = {"nbval-check-output", "keep_output"}
 
