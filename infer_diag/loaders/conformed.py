@@ -41,7 +41,10 @@ def _shaped(frame: pl.DataFrame, wanted: type[dy.Schema]) -> pl.DataFrame:
     columns = wanted.create_empty().schema
     given = frame.with_columns(pl.lit(0, pl.UInt32).alias("source_id"))
     if "fields" in columns and "fields" in given.columns:
-        given = given.with_columns(redact.redacted(pl.col("fields")))
+        # Few distinct texts stand in many rows, and redaction is the dearest thing that is done to them.
+        told = given.select(pl.col("fields").unique()).with_columns(redact.redacted(pl.col("fields")).alias("_clean"))
+        given = given.join(told, on="fields", how="left", nulls_equal=True, maintain_order="left")
+        given = given.drop("fields").rename({"_clean": "fields"})
     missing = [pl.lit(None, kind).alias(name) for name, kind in columns.items() if name not in given.columns]
     return given.with_columns(*missing).select(columns.names())
 
@@ -66,12 +69,7 @@ def recorded(
         LogFormatError: `strict` and a line is damaged.
     """
     shown = rejected.with_columns(redact.redacted(pl.col("text").str.slice(0, KEPT_TEXT)))
-    if options.strict and not shown.is_empty():
-        row = shown.sort("line").row(0, named=True)
-        raise LogFormatError(
-            f"{file.label}:{row['line']} is damaged: {row['text'][:80]!r}, expected {row['rule']}",
-            hint="read it without strict=True; the line is then kept in recording.rejected",
-        )
+    _refuse_if_strict(file, shown, options)
     first, last = times.min(), times.max()
     source = Source(
         path=file.label,
@@ -89,3 +87,12 @@ def recorded(
         notes=(*file.notes, *notes),
     )
     return Recording(sources=(source,), **conformed({**frames, "rejected": shown}))
+
+
+def _refuse_if_strict(file: LogFile, rejected: pl.DataFrame, options: Options) -> None:
+    if options.strict and not rejected.is_empty():
+        row = rejected.sort("line").row(0, named=True)
+        raise LogFormatError(
+            f"{file.label}:{row['line']} is damaged: {row['text'][:80]!r}, expected {row['rule']}",
+            hint="read it without strict=True; the line is then kept in recording.rejected",
+        )

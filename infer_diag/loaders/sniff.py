@@ -1,4 +1,4 @@
-"""Which format a file is in: decided by what stands in its first megabyte, never by its name."""
+"""Which format a file is in: decided by what stands in its first 256 KiB, never by its name."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_SAMPLE = 1 << 20
+_SAMPLE = 1 << 18
+_ENOUGH = 2
 
 
 @dataclass(frozen=True)
 class Signature:
     """Patterns that only one format prints: each phrase that occurs counts two, the stamp one.
 
-    A stamp alone is not enough, since others may write one like it; one phrase is.
+    A stamp alone is not enough, since others may write one like it; one phrase is. `wraps` names the formats whose
+    lines stand inside this one's files: where both are seen, this one is meant however much the other prints.
     """
 
     phrases: tuple[str, ...]
     stamp: str | None = None
+    wraps: tuple[str, ...] = ()
 
     def score(self, text: str) -> int:
         """How strongly the text speaks for the format."""
@@ -35,6 +38,9 @@ def is_binary(head: bytes) -> bool:
 def sniffed(head: bytes, signatures: Iterable[tuple[str, Signature]]) -> str | None:
     """The name of the format that the file's begin speaks for most, or None where nothing speaks for one."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", head[:_SAMPLE].decode("utf-8", "replace")).replace('\\"', '"')
-    scores = {name: signature.score(text) for name, signature in signatures}
+    known = dict(signatures)
+    scores = {name: signature.score(text) for name, signature in known.items()}
     best = max(scores, key=lambda name: scores[name])
-    return best if scores[best] >= 2 else None
+    if scores[best] < _ENOUGH:
+        return None
+    return next((name for name in known if best in known[name].wraps and scores[name] >= _ENOUGH), best)
