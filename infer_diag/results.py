@@ -92,16 +92,27 @@ class SampleStats(dy.Schema):
 
 
 class RequestStats(dy.Schema):
-    """One row per measure of the requests: linear quantiles over those that have it."""
+    """One row per measure of the requests: linear quantiles over those that have it, null where only sums are told."""
 
     measure = dy.Enum(
         ("queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s", "prompt_tokens", "output_tokens")
     )
     request_count = dy.UInt32()
     mean = dy.Float64()
-    p50 = dy.Float64()
-    p95 = dy.Float64()
-    max = dy.Float64()
+    p50 = dy.Float64(nullable=True)
+    p95 = dy.Float64(nullable=True)
+    max = dy.Float64(nullable=True)
+
+
+class QuantileBounds(dy.Schema):
+    """One row per measure and quantile of which a histogram tells only the bounds; `max` null: above the last one."""
+
+    measure = dy.Enum(
+        ("queue_s", "prefill_s", "decode_s", "ttft_s", "tpot_s", "e2e_s", "prompt_tokens", "output_tokens")
+    )
+    quantile_ratio = dy.Float64(min=0, max=1)
+    min = dy.Float64()
+    max = dy.Float64(nullable=True)
 
 
 class StepKinds(dy.Schema):
@@ -182,3 +193,19 @@ class GpuMemory(dy.Schema):
     reserved_bytes = dy.UInt64(nullable=True)
     growth_bytes = dy.Int64(nullable=True, description="used: last minus first sample; null with fewer than two")
     lines = dy.List(dy.UInt32(), description="evidence: the first and the last sample")
+
+
+class AllocatorPool(dy.Schema):
+    """One row per source whose framework allocator told of itself; null where neither table nor block map tells."""
+
+    source_id = dy.UInt32()
+    reserved_bytes = dy.Float64(nullable=True, min=0)
+    allocated_bytes = dy.Float64(nullable=True, min=0)
+    active_bytes = dy.Float64(nullable=True, min=0)
+    inactive_split_bytes = dy.Float64(nullable=True, min=0, description="idle beside live blocks of their segments")
+    largest_free_bytes = dy.Float64(nullable=True, min=0, description="largest idle block")
+    external_frag_ratio = dy.Float64(nullable=True, min=0)
+    unusable_free_ratio = dy.Float64(nullable=True, min=0, description="for the last request that failed")
+    segment_count = dy.UInt64(nullable=True)
+    oom_count = dy.UInt64(nullable=True, description="failed allocations that the allocator counts itself")
+    lines = dy.List(dy.UInt32(), description="evidence")

@@ -6,6 +6,7 @@ import dataframely as dy
 import polars as pl
 
 from infer_diag.attribution.quantiles import median, quantile
+from infer_diag.attribution.request_totals import told_totals, total_shares
 from infer_diag.recording import Recording
 from infer_diag.results import RequestStats
 
@@ -67,9 +68,9 @@ def backward_count(requests: pl.DataFrame) -> int:
 def request_stats(recording: Recording) -> dy.DataFrame[RequestStats]:
     """Mean, median, 95th percentile (linear) and maximum per measure, over the requests that have it.
 
-    Frames in: Requests, RequestTimings. Frame out: RequestStats, without the measures that no request has. Requests
-    that had not finished when the log ended are not in `e2e_s` and `decode_s`, so these are biased low where many are
-    left.
+    Frames in: Requests, RequestTimings, RequestTotals. Frame out: RequestStats, without the measures that no request
+    has. Requests that had not finished when the log ended are not in `e2e_s` and `decode_s`, so these are biased low
+    where many are left. A measure that only sums tell has a mean and no quantiles.
     """
     each = each_request(recording)
     rows = []
@@ -87,14 +88,23 @@ def request_stats(recording: Recording) -> dy.DataFrame[RequestStats]:
                 max=value.max(),
             )
         )
-    return RequestStats.validate(pl.concat(rows), cast=True) if rows else RequestStats.create_empty()
+    known = [row["measure"].item() for row in rows]
+    summed = told_totals(recording).filter(~pl.col("measure").cast(pl.String).is_in(known))
+    rows += [summed.with_columns(pl.col("measure").cast(pl.String))] if not summed.is_empty() else []
+    if not rows:
+        return RequestStats.create_empty()
+    whole = pl.concat(
+        [RequestStats.create_empty().with_columns(pl.col("measure").cast(pl.String)), *rows], how="diagonal_relaxed"
+    )
+    order = pl.col("measure").replace_strict(MEASURES, range(len(MEASURES)))
+    return RequestStats.validate(whole.sort(order), cast=True)
 
 
 def request_count(recording: Recording) -> int | None:
     """Requests that finished: those with a last token or printed times, else the source's responses with a 2xx code.
 
-    Null where no source tells of requests. A streamed response is logged when it begins, so at the end of a log a few
-    of those counted may still have been running.
+    Where no source tells of single requests, those that its sums count; null where there are none either. A streamed
+    response is logged when it begins, so at the end of a log a few of those counted may still have been running.
     """
     events = recording.requests.filter(pl.col("last_token_s").is_not_null()).select("source_id")
     finished = pl.concat([events, recording.request_timings.select("source_id")]).group_by("source_id").len("finished")
@@ -103,7 +113,10 @@ def request_count(recording: Recording) -> int | None:
     )
     answered = responses.group_by("source_id").agg(answered=pl.col("code").is_between(200, 299).sum())
     told = finished.join(answered, on="source_id", how="full", coalesce=True)
-    return None if told.is_empty() else int(told.select(pl.coalesce("finished", "answered").sum()).item())
+    if told.is_empty():
+        counted = told_totals(recording).filter(pl.col("measure").cast(pl.String).is_in(["e2e_s", "queue_s"]))
+        return int(counted["request_count"].max()) if not counted.is_empty() else None  # type: ignore[arg-type]
+    return int(told.select(pl.coalesce("finished", "answered").sum()).item())
 
 
 def request_shares(recording: Recording) -> dict[str, float | None]:
@@ -113,8 +126,12 @@ def request_shares(recording: Recording) -> dict[str, float | None]:
     (front end, tokeniser, network) and is known only where the same requests have all of it.
     """
     each = each_request(recording)
+    summed = total_shares(recording)
     shares = {part: _share(each, [f"{part}_s"]) for part in ("queue", "prefill", "decode")}
+    shares = {part: share if share is not None else summed[part] for part, share in shares.items()}
     together = _share(each, ["queue_s", "compute_s"])
+    if together is None and None not in summed.values():
+        together = sum(share for share in summed.values() if share is not None)
     return {**shares, "other": None if together is None else max(0.0, 1.0 - together)}
 
 

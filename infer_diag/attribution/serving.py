@@ -9,6 +9,7 @@ import polars as pl
 
 from infer_diag.attribution.arrivals import Arrivals, arrivals
 from infer_diag.attribution.preemptions import Preemptions, preemptions
+from infer_diag.attribution.request_totals import quantile_bounds
 from infer_diag.attribution.requests import request_count, request_shares, request_stats
 from infer_diag.attribution.steps import (
     DecodeStall,
@@ -23,7 +24,7 @@ from infer_diag.attribution.steps import (
 )
 from infer_diag.attribution.streams import totals
 from infer_diag.recording import Recording
-from infer_diag.results import RequestStats, SampleStats, StepKinds
+from infer_diag.results import QuantileBounds, RequestStats, SampleStats, StepKinds
 
 _COLUMNS = {
     "output_tokens_per_s": "output_tokens_per_s",
@@ -45,6 +46,7 @@ class Serving:
     samples: dy.DataFrame[SampleStats]
     request_count: int | None
     requests: dy.DataFrame[RequestStats]
+    bounds: dy.DataFrame[QuantileBounds]
     shares: dict[str, float | None]
     arrivals: dict[int, Arrivals]
     preemptions: Preemptions
@@ -94,7 +96,8 @@ def serving(recording: Recording) -> Serving | None:
     """Everything that the logs tell of serving; null where they hold no sample, step, response or request that ran."""
     told = recording.incidents.filter(pl.col("kind").cast(pl.String).is_in(["response", "kv_full"]))
     ran = recording.requests.filter(pl.any_horizontal(pl.col(*_RAN).is_not_null()))
-    frames = (recording.engine_samples, recording.engine_steps, recording.request_timings, told, ran)
+    summed = recording.request_totals
+    frames = (recording.engine_samples, recording.engine_steps, recording.request_timings, summed, told, ran)
     if all(frame.is_empty() for frame in frames):
         return None
     steps = recording.engine_steps
@@ -104,6 +107,7 @@ def serving(recording: Recording) -> Serving | None:
         samples=sample_stats(recording),
         request_count=request_count(recording),
         requests=request_stats(recording),
+        bounds=quantile_bounds(recording),
         shares=request_shares(recording),
         arrivals=arrivals(recording.requests),
         preemptions=preemptions(recording),

@@ -42,7 +42,7 @@ def findings(recording: Recording, summary: pl.DataFrame, phases: pl.DataFrame) 
 def _never_placed(
     recording: Recording, start: str, several: bool, lower_s: float | None, refusals: pl.DataFrame, bare: pl.DataFrame
 ) -> Finding:
-    resource = refusals["lacking"].drop_nulls().last()
+    resource = str(refusals["lacking"].drop_nulls().last())
     waited = f" for at least {format_s(lower_s)}" if lower_s else ""
     if bare.is_empty():
         why = f"no node has {resource} to give: either none offers it (no device plugin) or all are taken"

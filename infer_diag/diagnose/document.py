@@ -56,8 +56,9 @@ def serving(told: Serving) -> dict[str, Any]:
     """`serving` of the contract."""
     samples = {str(row.pop("measure")): row for row in told.samples.iter_rows(named=True)}
     requests = {str(row.pop("measure")): row for row in told.requests.iter_rows(named=True)}
-    for row in requests.values():
+    for measure, row in requests.items():
         row.pop("request_count")
+        row["bounds"] = _bounds(told, measure)
     return {
         "samples": told.sample_count,
         "window_s": told.window_s,
@@ -66,6 +67,14 @@ def serving(told: Serving) -> dict[str, Any]:
         "requests": {"count": told.request_count, **{measure: requests.get(measure) for measure in REQUEST_MEASURES}},
         "shares": told.shares,
     }
+
+
+def _bounds(told: Serving, measure: str) -> dict[str, Any] | None:
+    """Between which values the quantiles of a measure lie, where only a histogram tells."""
+    rows = told.bounds.filter(pl.col("measure").cast(pl.String) == measure)
+    if rows.is_empty():
+        return None
+    return {f"p{row['quantile_ratio'] * 100:g}": [row["min"], row["max"]] for row in rows.iter_rows(named=True)}
 
 
 def _source(source: Source) -> dict[str, Any]:

@@ -31,12 +31,15 @@ def queue_of_requests(recording: Recording, serving: Serving) -> Finding | None:
         return None
     row = waits.row(0, named=True)
     severity: Severity = "high" if share >= MOSTLY_RATIO else "medium"
+    tail = f", {format_s(row['p95'])} at the 95th percentile" if row["p95"] is not None else ""
     sentence = (
-        f"{format_ratio(share)} of the requests' time is spent in the queue: {format_s(row['mean'])} on average, "
-        f"{format_s(row['p95'])} at the 95th percentile, of {format_count(row['request_count'])} requests."
+        f"{format_ratio(share)} of the requests' time is spent in the queue: {format_s(row['mean'])} on average{tail}, "
+        f"of {format_count(row['request_count'])} requests."
     )
     rows = each_request(recording).drop_nulls("queue_s")
-    evidence = cited(recording, rows.sort("queue_s", "line", descending=[True, False]))
+    summed = recording.request_totals.filter(pl.col("measure").cast(pl.String).is_in(["queue_s", "e2e_s"]))
+    longest = rows.sort("queue_s", "line", descending=[True, False])
+    evidence = cited(recording, longest if not longest.is_empty() else summed)
     remedy = "Computing is not the problem: add a replica, or raise the limit that keeps requests out."
     return Finding("batching.queue", severity, sentence, "measured", evidence, remedy)
 

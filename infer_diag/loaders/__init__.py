@@ -7,7 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
-from infer_diag.loaders import sglang, tgi, vllm
+from infer_diag.loaders import llama_cpp, sglang, tgi, vllm
 from infer_diag.loaders.exposition import reading as exposition
 from infer_diag.loaders.files import LogFile, find
 from infer_diag.loaders.gpu_tables import monitors, query_csv
@@ -22,6 +22,7 @@ LOADERS = {
         vllm.LOADER,
         sglang.LOADER,
         tgi.LOADER,
+        llama_cpp.LOADER,
         kubernetes.LOADER,
         *exposition.LOADERS,
         monitors.DCGMI,

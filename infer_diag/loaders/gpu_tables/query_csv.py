@@ -45,16 +45,7 @@ def load(file: LogFile, *, options: Options) -> Recording:
     told, short = cells(rows.select("line", _words(separator)), heads.select("line", _header_words(separator)))
     values = wide(told, ("timestamp", *_NAMES, *_VALUES))
     timed, clock = stamped(values.rename({"timestamp": "inner"}), options)
-    timed = timed.sort("line")
-    samples = timed.select(
-        "line",
-        "time",
-        pl.coalesce(_identity(file, timed)).alias("gpu"),
-        mib(pl.col("memory.used")).alias("used_bytes"),
-        mib(pl.col("memory.free")).alias("free_bytes"),
-        mib(pl.col("memory.reserved")).alias("reserved_bytes"),
-        pl.coalesce(watts(pl.col(name)) for name in _VALUES[3:]).alias("power_w"),
-    )
+    samples = _samples(file, timed.sort("line"))
     cut = lines.join(short, on="line", how="semi")
     return recorded(
         file,
@@ -67,6 +58,18 @@ def load(file: LogFile, *, options: Options) -> Recording:
         rejected=cut.select("line", pl.lit("a row of nvidia-smi's table").alias("rule"), "text"),
         times=samples["time"],
         clocks=clock.clocks(),
+    )
+
+
+def _samples(file: LogFile, timed: pl.DataFrame) -> pl.DataFrame:
+    return timed.select(
+        "line",
+        "time",
+        _identity(file, timed).alias("gpu"),
+        mib(pl.col("memory.used")).alias("used_bytes"),
+        mib(pl.col("memory.free")).alias("free_bytes"),
+        mib(pl.col("memory.reserved")).alias("reserved_bytes"),
+        pl.coalesce(watts(pl.col(name)) for name in _VALUES[3:]).alias("power_w"),
     )
 
 
