@@ -41,6 +41,7 @@ def findings(recording: Recording, serving: Serving | None) -> list[Finding]:
 
 def _of_the_whole(recording: Recording, serving: Serving) -> list[Finding]:
     rules = (
+        pool.no_room,
         pool.preemption,
         pool.recomputation,
         step_time.prefill_starves_decode,

@@ -25,6 +25,8 @@ SUSPECT_COUNT = 3
 """Fewer requests than this leaving between samples may as well have ended."""
 MUCH_RECOMPUTED_RATIO = 0.1
 """One output token in ten computed for nothing."""
+MANY_RETRIES = 10
+"""One full batch alone is halved up to ten times, so more is more than one moment."""
 MANY_PREEMPTED_RATIO = 0.05
 """One request in twenty computed twice shows in the bill."""
 
@@ -56,6 +58,21 @@ def kv_saturation(recording: Recording, stream: Stream) -> Finding | None:
     status: Status = "measured" if limits.is_empty() else "modelled"
     evidence = cited(recording, ends(binding, by="waiting_count"))
     return Finding("batching.kv_saturation", severity, sentence, status, evidence, more_pool(stream.engine))
+
+
+def no_room(recording: Recording, serving: Serving) -> Finding | None:
+    """Batches found no free place in the KV cache and were tried again in smaller pieces (llama.cpp)."""
+    retries = recording.incidents.filter(pl.col("kind") == "kv_full")
+    if retries.is_empty():
+        return None
+    sentence = (
+        f"{len(retries):,} times a batch found no room in the KV cache and was tried again in smaller pieces: the "
+        "cache is too small for what the slots hold together."
+    )
+    remedy = "Give the cache more tokens (--ctx-size, or a smaller --cache-type-k/-v), or serve fewer slots at once."
+    evidence = cited(recording, retries.sort("source_id", "line"))
+    severity: Severity = "high" if len(retries) >= MANY_RETRIES else "medium"
+    return Finding("batching.kv_saturation", severity, sentence, "measured", evidence, remedy)
 
 
 def preemption(recording: Recording, serving: Serving) -> Finding | None:

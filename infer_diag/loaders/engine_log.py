@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import cast
 
@@ -16,6 +16,8 @@ from infer_diag.loaders.conformed import conformed
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.observations import StartRule, observed
+from infer_diag.loaders.oom_messages import NEEDLES as OOM_NEEDLES
+from infer_diag.loaders.oom_messages import ooms
 from infer_diag.loaders.starts import segmented, start_frames
 from infer_diag.loaders.text.clock import FileClock
 from infer_diag.loaders.text.reader import Batch, TextFormat, TextReader
@@ -31,7 +33,9 @@ class Engine:
     """What one engine's text log needs beyond the common way.
 
     `identify` adds `replica` and `rank` to records (or to heads of dense lines); `serving` turns a batch into frames of
-    the schema (without `source_id`) plus `rejected`; `configured` reads `deployments` rows out of start-up records.
+    the schema (without `source_id`) plus `rejected`; `configured` reads `deployments` rows out of start-up records;
+    `whole` mends frames (`observations` of starts among them) once all batches are there, where lines that belong
+    together stand apart.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Engine:
     identify: Callable[[pl.DataFrame], pl.DataFrame]
     serving: Callable[[Batch], Frames]
     configured: Callable[[pl.DataFrame], pl.DataFrame]
+    whole: Callable[[Frames], Frames] = lambda frames: frames
 
 
 @dataclass
@@ -62,7 +67,8 @@ def load(file: LogFile, *, engine: Engine, options: Options) -> Recording:
     Raises:
         LogFormatError: `strict` and a line breaks a rule that claims it.
     """
-    reader = TextReader(file, engine.text, FileClock(options.year, options.tz), options.on_bytes)
+    text = replace(engine.text, start_needles=(*engine.text.start_needles, *OOM_NEEDLES))
+    reader = TextReader(file, text, FileClock(options.year, options.tz), options.on_bytes)
     gathered = _Gathered()
     for batch in reader.batches():
         _gather(engine, batch, gathered)
@@ -77,7 +83,9 @@ def _gather(engine: Engine, batch: Batch, gathered: _Gathered) -> None:
     for name, frame in served.items():
         if not frame.is_empty():
             gathered.serving.setdefault(name, []).append(frame)
-    lines = pl.concat([frame["line"] for frame in served.values()] or [pl.Series("line", [], pl.UInt32)])
+    # A line of the memory ledger may also tell of a start or of the configuration; the others tell of one thing alone.
+    told = [frame["line"] for name, frame in served.items() if name not in ("components", "ooms")]
+    lines = pl.concat(told or [pl.Series("line", [], pl.UInt32)])
     gathered.understood += lines.n_unique() if not lines.is_empty() else 0
     rest = batch.records.filter(~pl.col("line").is_in(lines.unique().implode()))
     gathered.pending.append(rest)
@@ -101,6 +109,9 @@ def _flush(engine: Engine, gathered: _Gathered) -> None:
     gathered.configuration.append(engine.configured(records))
     gathered.context.append(records.select("line", "time", "replica"))
     gathered.understood += rows["line"].n_unique()
+    failed = ooms(records)
+    if not failed.is_empty():
+        gathered.serving.setdefault("ooms", []).append(failed)
     if not damaged.is_empty():
         gathered.serving.setdefault("rejected", []).append(damaged)
 
@@ -108,7 +119,7 @@ def _flush(engine: Engine, gathered: _Gathered) -> None:
 def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: Options) -> Recording:
     frames = {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in gathered.serving.items()}
     frames |= {"observations": pl.concat(gathered.observations), "context": pl.concat(gathered.context)}
-    frames = _told_apart(frames)
+    frames = _told_apart(engine.whole(frames))
     if "requests" in frames:
         frames["requests"] = _per_request(frames["requests"], gathered.first_time)
     serving_lines = _serving_lines(frames)
@@ -129,8 +140,11 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     return Recording(sources=(source,), **conformed(frames))
 
 
+_SERVED = ("engine_samples", "engine_steps", "request_timings")
+
+
 def _serving_lines(frames: Frames) -> np.ndarray:
-    parts = [frames[name]["line"].to_numpy() for name in ("engine_samples", "engine_steps") if name in frames]
+    parts = [frames[name]["line"].to_numpy() for name in _SERVED if name in frames]
     if "incidents" in frames:
         parts.append(frames["incidents"].filter(pl.col("kind") == "response")["line"].to_numpy())
     # Stable sorting merges the parts, each of which is in order already.
