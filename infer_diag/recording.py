@@ -87,6 +87,12 @@ class Recording:
         """Rows of every frame that has any, in the order of the schema."""
         return {name: len(frame) for name in schema.FRAMES if len(frame := getattr(self, name))}
 
+    @property
+    def first_time(self) -> datetime | None:
+        """The earliest first stamp, where every source's date is known."""
+        times = [source.first_time for source in self.sources if source.dated and source.first_time is not None]
+        return min(times) if times and len(times) == len(self.sources) else None
+
     def evidence(self, source_id: int, line: int) -> str:
         """`path:line` of a row."""
         return f"{self.sources[source_id].path}:{line}"
@@ -98,10 +104,15 @@ class Recording:
 
 
 def combine(recordings: Iterable[Recording]) -> Recording:
-    """One recording out of several: rows in order, `source_id` shifted, start ids made unique by their order."""
+    """One recording out of several: rows in order, `source_id` shifted, start ids made unique by their order.
+
+    Seconds of requests count from the earliest first stamp of the dated sources; where dates are unknown each source
+    keeps its own origin, since nothing tells how the sources lie to each other.
+    """
     parts = list(recordings)
     if len(parts) == 1:
         return parts[0]
+    dated = [part.first_time for part in parts if part.first_time is not None]
     frames: dict[str, list[pl.DataFrame]] = {name: [] for name in schema.FRAMES}
     sources: list[Source] = []
     starts = 0
@@ -113,6 +124,8 @@ def combine(recordings: Iterable[Recording]) -> Recording:
             frame = frame.with_columns(pl.col("source_id") + pl.lit(len(sources), pl.UInt32))
             if "start_id" in frame.columns and starts:
                 frame = frame.with_columns(_renumbered(starts))
+            if name == "requests" and part.first_time is not None:
+                frame = _shifted(frame, (part.first_time - min(dated)).total_seconds())
             frames[name].append(frame)
         sources += part.sources
         starts += len(part.starts)
@@ -128,3 +141,8 @@ def start_id(number: int) -> str:
 def _renumbered(shift: int) -> pl.Expr:
     number = pl.col("start_id").str.strip_prefix("start-").cast(pl.Int64) + shift
     return ("start-" + number.cast(pl.String)).alias("start_id")
+
+
+def _shifted(requests: pl.DataFrame, seconds: float) -> pl.DataFrame:
+    moments = [name for name in requests.columns if name.endswith("_s")]
+    return requests.with_columns(pl.col(name) + seconds for name in moments)

@@ -75,3 +75,21 @@ def test_a_source_is_dated_only_by_a_clock_with_year_and_date() -> None:
     assert not Source("a", "vllm", "vllm", clocks=(Clock("inner", "03-11 08:05:01", year_known=False),)).dated
     assert not Source("a", "vllm", "vllm", clocks=(Clock("inner", "08:05:01", date_known=False),)).dated
     assert Source("a", "vllm", "vllm", clocks=(Clock("outer", "2026-03-11T08:05:01Z", zone="UTC"),)).dated
+
+
+def test_requests_of_combined_sources_count_from_the_earliest_stamp() -> None:
+    def requested(path: str, first: datetime, *, dated: bool = True) -> Recording:
+        clock = Clock("inner", "12:00:00", year_known=dated)
+        rows = pl.DataFrame(
+            {"source_id": [0], "line": [1], "request_id": ["r"], "arrival_s": [2.0], "last_token_s": [5.0]}
+        )
+        empty = schema.Requests.create_empty()
+        whole = pl.concat([empty, rows], how="diagonal_relaxed").select(empty.columns)
+        source = Source(path, "vllm", "vllm", first_time=first, clocks=(clock,))
+        return Recording(sources=(source,), requests=schema.Requests.validate(whole, cast=True))
+
+    later = NOON.replace(minute=1)
+    both = combine([requested("b.log", later), requested("a.log", NOON)])
+    assert both.requests.select("arrival_s", "last_token_s").rows() == [(62.0, 65.0), (2.0, 5.0)]
+    unknown = combine([requested("b.log", later, dated=False), requested("a.log", NOON)])
+    assert unknown.requests["arrival_s"].to_list() == [2.0, 2.0]
