@@ -7,7 +7,18 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
-from infer_diag.loaders import llama_cpp, sglang, tgi, vllm
+from infer_diag.loaders import (
+    llama_cpp,
+    ollama,
+    sglang,
+    tensorrt_llm,
+    tensorrt_llm_statistics,
+    tgi,
+    torch_oom,
+    triton,
+    triton_statistics,
+    vllm,
+)
 from infer_diag.loaders.exposition import reading as exposition
 from infer_diag.loaders.files import LogFile, find
 from infer_diag.loaders.gpu_tables import monitors, query_csv
@@ -23,11 +34,17 @@ LOADERS = {
         sglang.LOADER,
         tgi.LOADER,
         llama_cpp.LOADER,
+        ollama.LOADER,
+        tensorrt_llm.LOADER,
+        tensorrt_llm_statistics.LOADER,
+        triton.LOADER,
+        triton_statistics.LOADER,
         kubernetes.LOADER,
         *exposition.LOADERS,
         monitors.DCGMI,
         monitors.NVIDIA_SMI_MONITOR,
         query_csv.LOADER,
+        torch_oom.LOADER,
     )
 }
 

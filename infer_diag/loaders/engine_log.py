@@ -35,7 +35,8 @@ class Engine:
     `identify` adds `replica` and `rank` to records (or to heads of dense lines); `serving` turns a batch into frames of
     the schema (without `source_id`) plus `rejected`; `configured` reads `deployments` rows out of start-up records;
     `whole` mends frames (`observations` of starts among them) once all batches are there, where lines that belong
-    together stand apart.
+    together stand apart. `starts_within` says that a server which already runs starts engines, so that what it prints
+    before an engine's own first line is no part of the start.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Engine:
     serving: Callable[[Batch], Frames]
     configured: Callable[[pl.DataFrame], pl.DataFrame]
     whole: Callable[[Frames], Frames] = lambda frames: frames
+    starts_within: bool = False
 
 
 @dataclass
@@ -123,7 +125,8 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     if "requests" in frames:
         frames["requests"] = _per_request(frames["requests"], gathered.first_time)
     serving_lines = _serving_lines(frames)
-    starts = start_frames(segmented(frames.pop("observations"), serving_lines), frames.pop("context"), serving_lines)
+    found = segmented(frames.pop("observations"), serving_lines)
+    starts = start_frames(found, frames.pop("context"), serving_lines, within=engine.starts_within)
     for name, frame in starts.items():
         frames[name] = pl.concat([frames[name], frame], how="diagonal_relaxed") if name in frames else frame
     cuts = _cuts(reader)

@@ -111,7 +111,7 @@ class _Region:
 _END = 1 << 31
 
 
-def _regions(starts: list[Start], serving_lines: np.ndarray) -> list[_Region]:
+def _regions(starts: list[Start], serving_lines: np.ndarray, within: bool) -> list[_Region]:
     """The lines of each start: its own, and those around them that no other start or serving line claims."""
     following = _first_lines_after(starts)
     last_of: dict[str | None, int] = {}
@@ -126,7 +126,7 @@ def _regions(starts: list[Start], serving_lines: np.ndarray) -> list[_Region]:
         announced = start.rows[0]["kind"] == "engine_begin" and start.replica in last_of
         ceiling = int(serving_lines[after]) - 1 if after < len(serving_lines) else _END
         open_end = min([ceiling, next_begin - 1, *[stop - 1 for stop in stops if stop > max(own)]])
-        regions.append(_Region(own[0] if announced else floor + 1, ready or max(open_end, max(own))))
+        regions.append(_Region(own[0] if announced or within else floor + 1, ready or max(open_end, max(own))))
         last_of[start.replica] = max([*own, *stops])
     return regions
 
@@ -141,14 +141,17 @@ def _first_lines_after(starts: list[Start]) -> list[int]:
     return out[::-1]
 
 
-def start_frames(starts: list[Start], context: pl.DataFrame, serving_lines: np.ndarray) -> dict[str, pl.DataFrame]:
+def start_frames(
+    starts: list[Start], context: pl.DataFrame, serving_lines: np.ndarray, *, within: bool = False
+) -> dict[str, pl.DataFrame]:
     """The frames `starts`, `phases`, `progress` and `incidents` of one file, without `source_id`.
 
-    `context` holds `line, time, replica` of the records around the starts.
+    `context` holds `line, time, replica` of the records around the starts; `within` says that starts begin with their
+    own first line, whatever stands before it.
     """
     if not starts:
         return {}
-    regions = _regions(starts, serving_lines)
+    regions = _regions(starts, serving_lines, within)
     rows = pl.concat([_rows(start, number) for number, start in enumerate(starts)])
     table = pl.DataFrame(
         [

@@ -21,6 +21,7 @@ _STAMPED = (
     "$.__REALTIME_TIMESTAMP",
 )
 _PODS = ("$.kubernetes.pod_name", "$.labels.pod", "$.pod")
+_STAMP_BEHIND = '" timestamp='
 _PROMPT = "Received request "
 ATTRIBUTES = ("outer", "inner", "process", "pid", "ip", "rank", "ranks", "pod", "service")
 
@@ -39,7 +40,16 @@ def records(lines: pl.DataFrame) -> pl.DataFrame:
         found = pl.concat([found.filter(~wrapped), _unwrapped(found.filter(wrapped))], how="diagonal").sort(
             "line", "part"
         )
-    return found.select("line", "part", "message", *ATTRIBUTES)
+    return _stamped_behind(found).select("line", "part", "message", *ATTRIBUTES)
+
+
+def _stamped_behind(found: pl.DataFrame) -> pl.DataFrame:
+    """Takes the stamp that llama.cpp's text log of 2024 prints behind the message."""
+    behind = pl.col("message").str.contains(_STAMP_BEHIND, literal=True)
+    if not found.select(behind.any()).item():
+        return found
+    stamp = pl.col("message").str.extract(f"{_STAMP_BEHIND}(1[0-9]+)")
+    return found.with_columns(pl.coalesce("inner", stamp).alias("inner"))
 
 
 def _is_document(text: pl.Expr) -> pl.Expr:
