@@ -13,11 +13,13 @@ from infer_diag.attribution.serving import Serving, serving
 from infer_diag.diagnose import batching, cluster, cold_start, data
 from infer_diag.diagnose.document import document
 from infer_diag.diagnose.finding import Finding, ranked
+from infer_diag.diagnose.memory import Memory, observed_memory
+from infer_diag.diagnose.memory import findings as memory_findings
 from infer_diag.diagnose.summary import summary
 from infer_diag.recording import Recording
 from infer_diag.results import StartPhases, StartSlices, StartSummary
 
-__all__ = ["ColdStart", "Diagnosis", "Finding", "diagnose"]
+__all__ = ["ColdStart", "Diagnosis", "Finding", "Memory", "diagnose"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,7 @@ class Diagnosis:
     cold_start: ColdStart
     batching: Serving | None
     findings: tuple[Finding, ...]
-    memory: None = None
+    memory: Memory | None = None
     cost: None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,11 +68,12 @@ def diagnose(recording: Recording) -> Diagnosis:
     """The diagnosis of one recording; an empty one gives an empty diagnosis and no error."""
     frames = start_frames(recording)
     phases, slices, starts = frames.phases, frames.slices, frames.summary
-    served = serving(recording)
+    served, held = serving(recording), observed_memory(recording)
     found = [
         *cold_start.findings(recording, phases, slices, starts),
         *cluster.findings(recording, starts, phases),
         *batching.findings(recording, served),
+        *memory_findings(recording, held),
         *data.findings(recording, served),
     ]
-    return Diagnosis(recording, ColdStart(phases, slices, starts), served, ranked(found))
+    return Diagnosis(recording, ColdStart(phases, slices, starts), served, ranked(found), held)

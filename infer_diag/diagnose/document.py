@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from infer_diag.attribution.serving import Serving
+from infer_diag.diagnose.memory import document as memory_document
 from infer_diag.recording import Clock, Recording, Source
 from infer_diag.schema import PHASES
 
@@ -33,7 +34,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "sources": [_source(source) for source in recording.sources],
         "starts": starts(recording, diagnosis.cold_start),
         "serving": None if diagnosis.batching is None else serving(diagnosis.batching),
-        "memory": diagnosis.memory,
+        "memory": None if diagnosis.memory is None else memory_document(recording, diagnosis.memory),
         "findings": [finding.to_dict() for finding in diagnosis.findings],
     }
     return {key: _plain(value) for key, value in whole.items()}
