@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from infer_diag.attribution.streams import scraped_beside_logs
 from infer_diag.recording import Recording
 
 WARNS_EVERY = 50
@@ -31,9 +32,10 @@ def preemptions(recording: Recording) -> Preemptions:
     lines; SGLang's retraction lines, added up per rank, the largest rank taken because each prints the same; vLLM's
     old warning, whose cumulative number counts and not its lines; counts per request. None of them means 0 only for
     SGLang with decode lines in a whole log that shows the engine's start: a filtered excerpt proves nothing. vLLM's
-    silence proves nothing either: its statistics line has a part for preemptions that 0.32 never prints.
+    silence proves nothing either: its statistics line has a part for preemptions that 0.32 never prints. Where the
+    metrics of an engine count them, its log of the same time is not asked.
     """
-    asked = _sources_that_serve(recording)
+    asked = [source for source in _sources_that_serve(recording) if source not in _told_by_scrapes(recording)]
     found = [_of_source(recording, source_id) for source_id in asked]
     known = [each for each in found if each.count is not None and each.upper is not None]
     count = sum(each.count or 0 for each in known)
@@ -50,6 +52,13 @@ def _sources_that_serve(recording: Recording) -> list[int]:
         recording.incidents.filter(kind="preemption").select("source_id"),
     ]
     return pl.concat(frames)["source_id"].unique().sort().to_list()
+
+
+def _told_by_scrapes(recording: Recording) -> set[int]:
+    """Sources of logs whose engine's scrapes of the same time count preemptions."""
+    counting = recording.engine_samples.drop_nulls("preemption_count")["source_id"].unique()
+    beside = scraped_beside_logs(recording)
+    return {log for scraped, logs in beside.items() if scraped in counting for log in logs}
 
 
 def _of_source(recording: Recording, source_id: int) -> Preemptions:

@@ -22,7 +22,7 @@ from infer_diag.attribution.steps import (
     step_growth,
     step_kinds,
 )
-from infer_diag.attribution.streams import totals
+from infer_diag.attribution.streams import counted_once, totals
 from infer_diag.recording import Recording
 from infer_diag.results import QuantileBounds, RequestStats, SampleStats, StepKinds
 
@@ -64,7 +64,7 @@ def sample_stats(recording: Recording) -> dy.DataFrame[SampleStats]:
     whatever time they stand for. Several engines side by side are added up first (`streams.totals`): counts and rates
     summed, `kv_usage_ratio` averaged.
     """
-    samples = recording.engine_samples
+    samples = counted_once(recording)
     if samples.is_empty():
         return SampleStats.create_empty()
     whole = totals(samples)
@@ -83,7 +83,7 @@ def window_s(recording: Recording) -> float | None:
 
     Null without stamps, and where sources with a real date stand beside sources without one.
     """
-    samples = recording.engine_samples.drop_nulls("time")
+    samples = counted_once(recording).drop_nulls("time")
     if samples.is_empty():
         return None
     dated = {recording.sources[source].dated for source in samples["source_id"].unique()}
@@ -102,7 +102,7 @@ def serving(recording: Recording) -> Serving | None:
         return None
     steps = recording.engine_steps
     return Serving(
-        sample_count=len(recording.engine_samples),
+        sample_count=len(counted_once(recording)),
         window_s=window_s(recording),
         samples=sample_stats(recording),
         request_count=request_count(recording),

@@ -6,6 +6,7 @@ A stream is what one engine of one source printed: each data-parallel replica is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -34,15 +35,50 @@ def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.sort(keys)
 
 
+def counted_once(recording: Recording) -> pl.DataFrame:
+    """The samples without the scrapes of an engine whose own log covers the same time: both tell of one engine.
+
+    Frame in and out: EngineSamples. Added up, they would double what ran and what waited. Sources without dates are
+    taken to overlap.
+    """
+    samples = recording.engine_samples
+    twice = scraped_beside_logs(recording)
+    return samples.filter(~pl.col("source_id").is_in(list(twice))) if twice else samples
+
+
+def scraped_beside_logs(recording: Recording) -> dict[int, tuple[int, ...]]:
+    """Sources of scrapes, each with the sources of logs that tell of the same engine at the same time."""
+    windows = recording.engine_samples.group_by("source_id").agg(
+        (pl.col("kind") == "scrape").all().alias("scraped"), first=pl.col("time").min(), last=pl.col("time").max()
+    )
+    rows = windows.sort("source_id").to_dicts()
+    found = {}
+    for scraped in (row for row in rows if row["scraped"]):
+        engine = recording.sources[scraped["source_id"]].engine
+        logs = [row for row in rows if not row["scraped"] and recording.sources[row["source_id"]].engine == engine]
+        beside = tuple(row["source_id"] for row in logs if _overlap(recording, row, scraped))
+        if beside:
+            found[int(scraped["source_id"])] = beside
+    return found
+
+
+def _overlap(recording: Recording, one: dict[str, Any], other: dict[str, Any]) -> bool:
+    dated = recording.sources[one["source_id"]].dated and recording.sources[other["source_id"]].dated
+    if not dated or one["first"] is None or other["first"] is None:
+        return True
+    return bool(one["first"] <= other["last"] and other["first"] <= one["last"])
+
+
 def streams(recording: Recording) -> list[Stream]:
-    """One stream per source and replica that has samples.
+    """One stream per source and replica that has samples, none counted twice.
 
     Frame in: EngineSamples, Deployments. The samples of a stream carry `max_running_count`, `max_batch_tokens` and
     `kv_cache_tokens` of the last configuration printed before them, null where none was.
     """
-    if recording.engine_samples.is_empty():
+    samples = counted_once(recording)
+    if samples.is_empty():
         return []
-    configured = recording.engine_samples.sort("line").join_asof(
+    configured = samples.sort("line").join_asof(
         _limits(recording.deployments), on="line", by="source_id", strategy="backward", check_sortedness=False
     )
     parts = configured.partition_by(_STREAM, as_dict=True)
