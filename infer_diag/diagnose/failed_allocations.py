@@ -109,11 +109,14 @@ def _exceeds(row: Row) -> str:
 
 
 def _other_process(row: Row) -> str:
-    others = row["other_bytes"]
-    held = format_bytes(others) if others is not None else "what this process does not use of the device"
+    if row["other_bytes"] is None:
+        return (
+            f"{_asked(row)}: what other processes hold of its {_size(row, 'total')} would have served; "
+            f"{_size(row, 'free')} were free."
+        )
     return (
-        f"{_asked(row)}: other processes hold {held} of its {_size(row, 'total')} while {_size(row, 'free')} are free; "
-        "without them the request would have fitted."
+        f"{_asked(row)}: other processes hold {_size(row, 'other')} of its {_size(row, 'total')} while "
+        f"{_size(row, 'free')} are free; without them the request would have fitted."
     )
 
 
@@ -125,10 +128,12 @@ def _process_limit(row: Row) -> str:
 
 
 def _host_or_driver(row: Row) -> str:
+    idle = row["reserved_unallocated_bytes"]
+    cached = f", and {format_bytes(idle)} lie idle in the cache" if idle is not None else ""
+    neither = "not capacity" if row["compaction_would_help"] else "neither capacity nor fragmentation"
     return (
-        f"{_asked(row)} although {_size(row, 'free')} of {_size(row, 'total')} are free and the cache holds "
-        f"{_size(row, 'reserved_unallocated')} idle: neither capacity nor fragmentation, but a limit of the host or "
-        "of the driver."
+        f"{_asked(row)} although {_size(row, 'free')} of {_size(row, 'total')} are free{cached}: {neither}, but a "
+        "limit of the host or of the driver."
     )
 
 

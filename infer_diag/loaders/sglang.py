@@ -199,6 +199,7 @@ SIGNATURE = Signature(
         r"The server is fired up and ready to roll!",
         r"server_args=ServerArgs\(|\bsglang\b",
         r"Init torch distributed (?:begin|ends)",
+        r"\] Scheduler hit an exception: ",
         r"Retract requests\.|#retracted_reqs",
     ),
 )

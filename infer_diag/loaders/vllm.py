@@ -228,6 +228,7 @@ SIGNATURE = Signature(
         r"GPU KV cache size: [0-9,]+ tokens|# (?:GPU|cuda) blocks: ",
         r"\((?:EngineCore|VllmWorker|RayWorkerWrapper|APIServer)[\w-]*(?: rank=\d+)? pid=",
         r"Loading (?:safetensors|pt) checkpoint shards:",
+        rf"{prefixes.VLLM_STAMP}.* out of memory",
     ),
 )
 
