@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
 from infer_diag.loaders import (
     llama_cpp,
+    lmdeploy,
     ollama,
     sglang,
     tensorrt_llm,
@@ -35,6 +36,7 @@ LOADERS = {
         tgi.LOADER,
         llama_cpp.LOADER,
         ollama.LOADER,
+        lmdeploy.LOADER,
         tensorrt_llm.LOADER,
         tensorrt_llm_statistics.LOADER,
         triton.LOADER,

@@ -132,5 +132,5 @@ def _clock_s(text: pl.Expr) -> pl.Expr:
     return hours * 3600 + parts.struct.field("m").cast(pl.Float64) * 60 + parts.struct.field("s").cast(pl.Float64)
 
 
-BAR = r"\s*(?:\d+% (?:Completed )?)?\|?[^|]*\|\s*(?P<done>[0-9]+)/(?P<total>[0-9]+) \[(?P<elapsed>[0-9:]+)<"
+BAR = r"\s*(?:\d+%\s*(?:Completed\s*)?)?(?:\|[^|]*)?\|\s*(?P<done>[0-9]+)/(?P<total>[0-9]+) \[(?P<elapsed>[0-9:]+)<"
 """A tqdm bar after its title: count, total and elapsed time; the rate behind `<` changes its unit and is left alone."""

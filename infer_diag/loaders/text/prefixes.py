@@ -45,7 +45,8 @@ _PREFIX = "|".join(
         rf"(?P<inner_python>{_DATE} {_CLOCK}[.,]\d{{3,6}})\s*(?:[-|]\s*)?(?:[\w.]+\s*[-|]\s*)?"
         rf"\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
         rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]+:\d+\] ?",
-        rf"\[(?P<inner_sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)(?P<ranks>(?: [A-Z]{{2,4}}\d+)*)\] ?",
+        # SGLang's stamp with its ranks; LMDeploy writes one like it in front of its statistics.
+        rf"\[(?P<inner_sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)(?P<ranks>(?: [A-Z]{{2,4}}\d+| Engine \d+)*)\] ?",
         # TensorRT-LLM: a stamp with the month first where Python writes it, then who writes and a letter for the level.
         rf"\[(?P<inner_tensorrt>\d\d/\d\d/\d{{4}}-{_CLOCK})\] ?",
         rf"\[(?:TRT-LLM|TRT|TensorRT-LLM)\]\s?(?:\[(?:[VIWEF]|{LEVEL})\]\s?)?",
