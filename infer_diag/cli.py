@@ -130,7 +130,9 @@ def main() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"infer-diag: {_CONTROL.sub('�', message)}", err=True)
+    from infer_diag.redact import redact
+
+    typer.echo(f"infer-diag: {_CONTROL.sub('�', redact(message))}", err=True)
     raise SystemExit(EXIT_UNREADABLE)
 
 
@@ -153,7 +155,12 @@ def _show_progress(path: str, done: int, size: int) -> None:
 
 
 def _lines(diagnosis: Diagnosis) -> list[str]:
-    """The summary, then every finding with what to do and where it stands in the logs; no control characters."""
+    """The summary, then every finding with what to do and where it stands in the logs.
+
+    A terminal obeys control characters and scrolls into recordings, so neither those nor secrets are printed.
+    """
+    from infer_diag.redact import redact
+
     summary = diagnosis.text().splitlines()
     lines = [line for line in summary if line.partition(" ")[0] not in (*_COLOURS, "…")]
     for finding in diagnosis.findings:
@@ -163,7 +170,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
         if finding.evidence:
             more = len(finding.evidence) - _SHOWN_PLACES
             lines.append(f"{'':7}{', '.join(finding.evidence[:_SHOWN_PLACES])}" + (f" and {more} more" * (more > 0)))
-    return [_CONTROL.sub("�", line) for line in lines]
+    return [_CONTROL.sub("�", line) for line in redact("\n".join(lines)).split("\n")]
 
 
 def _print_coloured(lines: list[str]) -> None:

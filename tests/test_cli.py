@@ -163,6 +163,16 @@ def test_an_error_cannot_write_to_the_terminal(run: Command, tmp_path: Path) -> 
     assert "\x07" not in line
 
 
+def test_no_secret_reaches_the_terminal(run: Command, tmp_path: Path) -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz123456"
+    log = (infer_diag.samples.path("captured/sequence_limit") / "server.log").read_bytes()
+    (tmp_path / f"{secret}.log").write_bytes(log)
+    done = run("diagnose", f"{secret}.log")
+    assert done.returncode == 0
+    assert secret not in done.stdout
+    assert secret not in run.failure("diagnose", f"{secret}.txt")
+
+
 def test_wrong_words_are_status_2(run: Command) -> None:
     for words in (["diagnose"], ["diagnos", "x"], ["diagnose", "x", "--jsn"], ["diagnose", "x", "--year", "soon"]):
         done = run(*words)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from infer_diag.redact import redact, redacted
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
@@ -34,8 +36,8 @@ class Panel:
         parts = (self.title, self.sentence, *self.details)
         lines = [line for part in parts for line in part.splitlines() if line]
         if len(lines) > MAX_LINES:
-            return [*lines[: MAX_LINES - 1], f"… and {len(lines) - MAX_LINES + 1} more"]
-        return lines
+            lines = [*lines[: MAX_LINES - 1], f"… and {len(lines) - MAX_LINES + 1} more"]
+        return redact("\n".join(lines)).split("\n")
 
     @property
     def text(self) -> str:
@@ -58,16 +60,19 @@ class Panel:
         return self.figure._repr_mimebundle_() or {}
 
     def _html(self) -> str:
-        text = "\n".join(line for line in (self.sentence, *self.details) if line)
-        body = f"<pre>{html.escape(text)}</pre>" if self.frame is None else f"<p>{html.escape(self.sentence)}</p>"
-        table = "" if self.frame is None else _table(self.frame)
-        return f"<b>{html.escape(self.title)}</b>{body if text else ''}{table}"
+        if self.frame is None:
+            return f"<pre>{html.escape(self.text)}</pre>"
+        about = html.escape(redact(self.sentence)).replace("\n", "<br>")
+        return f"<b>{html.escape(redact(self.title))}</b><p>{about}</p>{_table(self.frame)}"
 
 
 def _table(frame: pl.DataFrame) -> str:
-    """The first hundred rows as an HTML table; every cell is escaped, because its text may come out of a log."""
+    """The first hundred rows as an HTML table, without secrets and escaped, because cells may come out of a log."""
+    shown = frame.head(MAX_ROWS).with_columns(
+        redacted(pl.col(pl.String)), pl.col(pl.List(pl.String)).list.eval(redacted(pl.element()))
+    )
     head = _row("th", frame.columns)
-    rows = "".join(_row("td", row) for row in frame.head(MAX_ROWS).iter_rows())
+    rows = "".join(_row("td", row) for row in shown.iter_rows())
     rest = f"<p>… and {len(frame) - MAX_ROWS:,} more rows</p>" if len(frame) > MAX_ROWS else ""
     return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>{rest}"
 

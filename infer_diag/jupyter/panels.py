@@ -9,7 +9,7 @@ import polars as pl
 from infer_diag import charts
 from infer_diag.attribution import timeline
 from infer_diag.diagnose import Diagnosis
-from infer_diag.diagnose.finding import Finding
+from infer_diag.diagnose.finding import RANK, Finding
 from infer_diag.errors import UnknownNameError
 from infer_diag.jupyter.panel import Panel
 from infer_diag.units import format_count, format_ratio, format_s
@@ -27,7 +27,8 @@ _MEASURES = {
 def summary_panel(diagnosis: Diagnosis) -> Panel:
     """What was read and what weighs most, with every finding in the table."""
     first, *rest = diagnosis.text().splitlines()
-    return Panel(first, "\n".join(rest), frame=findings_frame(diagnosis.findings))
+    read = [line for line in rest if line.partition(" ")[0] not in (*RANK, "…")]
+    return Panel(first, "\n".join(read), tuple(rest[len(read) :]), findings_frame(diagnosis.findings))
 
 
 def findings_frame(findings: tuple[Finding, ...]) -> pl.DataFrame:

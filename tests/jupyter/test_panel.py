@@ -44,3 +44,15 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     html = Panel("t", frame=pl.DataFrame({"n": range(MAX_ROWS + 1_500)}))._repr_mimebundle_()["text/html"]
     assert html.count("<tr>") == MAX_ROWS + 1
     assert "and 1,500 more rows" in html
+
+
+def test_secrets_are_not_shown() -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz123456"
+    panel = Panel(f"token {secret}", secret, (secret,), pl.DataFrame({"path": [f"https://me:{secret}@host/x.log"]}))
+    assert secret not in panel.text
+    assert secret not in panel._repr_mimebundle_()["text/html"]
+
+
+def test_every_line_of_a_sentence_stands_on_its_own() -> None:
+    html = Panel("t", "first\nsecond", frame=pl.DataFrame({"n": [1]}))._repr_mimebundle_()["text/html"]
+    assert "first<br>second" in html
