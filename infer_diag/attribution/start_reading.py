@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -132,13 +132,14 @@ def _reading(
 ) -> StartReading:
     several = len({row["replica"] for row in (*phase_rows, *progress_rows) if row["replica"] is not None}) > 1
     read = _annotated([mark(row, _worker(row, several)) for row in phase_rows])
-    marks = _anchored(read, _stamps(start, incident_rows))
+    stamps = _stamps(start, incident_rows)
+    marks = _anchored(read, stamps)
     stated = {str(row["phase"]): str(row["inside"]) for row in phase_rows if row["inside"] is not None}
     parent = parents(marks, stated)
     ended, begun = occurrences(marks)
     up = start["ready_line"] is not None or bool(start["served"])
     over = [one for one in begun if up or _passed(one.phase, one.replica, one.begin, one.line, marks, parent)]
-    bars = _bars(progress_rows, several)
+    bars = [_placed(bar, stamps, marks, _whole(start["last_time"])) for bar in _bars(progress_rows, several)]
     events = tuple(_event(row) for row in incident_rows)
     return StartReading(
         start_id=str(start["start_id"]),
@@ -228,6 +229,22 @@ def _bars(rows: Sequence[Mapping[str, object]], several_replicas: bool) -> list[
     for row in rows:
         lanes[str(row["phase"]), _worker(row, several_replicas), _text(row["replica"])].append(row)
     return [bar(phase, worker, replica, lane) for (phase, worker, replica), lane in sorted(lanes.items(), key=str)]
+
+
+def _placed(found: Bar, stamps: Sequence[tuple[int, int, int]], marks: Sequence[Mark], last: int | None) -> Bar:
+    """The bar, with its newest reading placed in time where its lines have no stamps and the start has room for it.
+
+    A bar begins after the last stamped line above it; its own clock says how long it has run since.
+    """
+    newest, first = found.newest, found.readings[0]
+    known = sorted([*stamps] + [(one.source_id, one.line, one.moment) for one in marks if one.moment is not None])
+    above = [time for source, line, time in known if (source, line) < (first.source_id, first.line)]
+    if newest.time is not None or newest.elapsed_s is None or not above or last is None:
+        return found
+    end = above[-1] + microseconds(newest.elapsed_s)
+    if end > last:
+        return found
+    return replace(found, readings=(*found.readings[:-1], replace(newest, time=end)))
 
 
 def _passed(
