@@ -6,7 +6,20 @@ import polars as pl
 
 from infer_diag.loaders.oom_messages import resolution, size
 
-NEEDLES = ("memory summary, device ID", "CUDA OOMs: ", "memory   ", " segments ", "|=====", "'state': '")
+NEEDLES = (
+    "memory summary, device ID",
+    "CUDA OOMs: ",
+    "memory   ",
+    " segments ",
+    "|=====",
+    "'size': ",
+    "_size': ",
+    "'state': ",
+    "'blocks': ",
+    "'device': ",
+    "'address': ",
+    "'segment_type': ",
+)
 """Literals of the lines that a table or a dump stands on."""
 
 _TITLE = r"PyTorch (?:CUDA|HIP|XPU) memory summary, device ID ([0-9]+)"
@@ -30,6 +43,11 @@ _STATES = {
     "active_awaiting_free": "awaiting",
     "inactive": "inactive",
 }
+
+
+def printed(records: pl.DataFrame) -> pl.DataFrame:
+    """The records that a table or a dump consists of."""
+    return records.filter(pl.col("message").str.contains(rf"^\||{_DUMPED}").fill_null(False))
 
 
 def memory_stats(records: pl.DataFrame) -> pl.DataFrame:

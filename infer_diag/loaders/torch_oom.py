@@ -22,11 +22,20 @@ def identify(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def serving(batch: Batch) -> Frames:
-    """Tables and dumps of a batch, and where they break off."""
+    """The lines of tables and dumps, which are read together once the whole text is there."""
+    return {"printed": memory_summary.printed(batch.records)}
+
+
+def whole(frames: Frames) -> Frames:
+    """Frames with the tables and dumps, and where they break off."""
+    lines = frames.pop("printed", None)
+    if lines is None:
+        return frames
     return {
-        "memory_stats": memory_summary.memory_stats(batch.records),
-        "blocks": memory_summary.blocks(batch.records),
-        "incidents": memory_summary.cuts(batch.records),
+        **frames,
+        "memory_stats": memory_summary.memory_stats(lines),
+        "blocks": memory_summary.blocks(lines),
+        "incidents": memory_summary.cuts(lines),
     }
 
 
@@ -42,6 +51,7 @@ ENGINE = Engine(
     identify=identify,
     serving=serving,
     configured=configured,
+    whole=whole,
 )
 
 
