@@ -22,6 +22,7 @@ def findings(recording: Recording, serving: Serving | None) -> list[Finding]:
     for source_id, source in enumerate(recording.sources):
         found += [_cut(recording, source_id, source), _clock_conflict(source)]
         found += [_clock_missing(recording, source_id, source), _rejected_lines(recording, source_id, source)]
+        found.append(_counter_reset(recording, source_id, source))
     found.append(_backward_requests(recording))
     if serving is not None:
         found += [_untold(recording, serving), _stall_untold(recording, serving)]
@@ -73,6 +74,20 @@ def _rejected_lines(recording: Recording, source_id: int, source: Source) -> Fin
     )
     remedy = "They may be damaged or from a version whose wording is new; `Recording.rejected` holds them."
     return Finding("data.rejected_lines", "low", sentence, "measured", cited(recording, rows), remedy)
+
+
+def _counter_reset(recording: Recording, source_id: int, source: Source) -> Finding | None:
+    scraped = recording.engine_samples.filter(source_id=source_id, kind="scrape")
+    again = recording.incidents.filter(kind="restart", source_id=source_id).sort("line")
+    if scraped.is_empty() or again.is_empty():
+        return None
+    times = f"{len(again)} times" if len(again) > 1 else "once"
+    sentence = (
+        f"The counters of {source.path} begin again {times}: the engine was restarted. No rate is taken over that, and "
+        "what was counted between the last scrape and the restart is lost, so sums are lower bounds."
+    )
+    remedy = "Scrape more often, or read the engine's log for what ended it."
+    return Finding("data.counter_reset", "low", sentence, "bounded", cited(recording, again), remedy)
 
 
 def _backward_requests(recording: Recording) -> Finding | None:

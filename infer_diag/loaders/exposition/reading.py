@@ -92,15 +92,21 @@ _NAMES = "|".join(
     if exporter is not DCGM
     for prefix in exporter.prefixes
 )
+_SAMPLE = rf"^[ \t]*(?:{_NAMES})(?:_sum|_count|_bucket)?(?:\{{[^\n]*\}})?[ \t]+[0-9+.NI-]"
+_DEVICE_SAMPLE = r"^[ \t]*DCGM_FI_[A-Z0-9_]+\{[^\n]*\}[ \t]+[0-9+.NI-]"
+_RESULT = r'"resultType"\s*:\s*"(?:matrix|vector)"'
+
 PROMETHEUS = Loader(
     name="prometheus",
     about="Prometheus text and OpenMetrics, one scrape or many, and saved query answers: vLLM, SGLang, TGI and others",
     signature=Signature(
+        # Names of metrics hold names of engines, so a sample counts for more than a word in it.
+        stamp=rf"(?m){_SAMPLE}|{_RESULT}",
         phrases=(
-            rf"^[ \t]*(?:{_NAMES})(?:_sum|_count|_bucket)?(?:\{{[^\n]*\}})?[ \t]+[0-9+.NI-]",
+            _SAMPLE,
+            _RESULT,
             r"^# (?:TYPE|HELP) (?:vllm|sglang|llamacpp|lmdeploy|trtllm)[:_]",
             r"^# (?:TYPE|HELP) (?:tgi|nv)_",
-            r'"resultType"\s*:\s*"(?:matrix|vector)"',
         ),
     ),
     load=load,
@@ -109,7 +115,8 @@ DCGM_EXPORTER = Loader(
     name="dcgm-exporter",
     about="dcgm-exporter's metrics: memory, activity and power of each GPU and MIG instance, Xid errors",
     signature=Signature(
-        phrases=(r"^[ \t]*DCGM_FI_[A-Z0-9_]+\{[^\n]*\}[ \t]+[0-9+.NI-]", r"^# (?:TYPE|HELP) DCGM_FI_"),
+        stamp=rf"(?m){_DEVICE_SAMPLE}",
+        phrases=(_DEVICE_SAMPLE, r"^# (?:TYPE|HELP) DCGM_FI_"),
     ),
     load=load,
 )

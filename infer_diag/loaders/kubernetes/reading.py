@@ -83,18 +83,24 @@ def _recorded(
     )
 
 
+_AGED = rf"{AGE}(?: \(x\d+ over {AGE}\))?"
+_DESCRIBED = rf"^[ \t]*(?:Normal|Warning)[ \t]+[A-Z][A-Za-z]+[ \t]+{_AGED}[ \t]+\S"
+_LISTED = rf"^[ \t]*(?:[a-z0-9-]+[ \t]+)?{_AGED}[ \t]+(?:Normal|Warning)[ \t]+[A-Z]\w+[ \t]+[A-Za-z]+/\S"
+_OBJECT = r'"apiVersion"\s*:\s*"(?:v1|events\.k8s\.io/v1)"'
+
 LOADER = Loader(
     name="kubernetes",
     about="Kubernetes: event tables of kubectl describe and get events, events, pods and nodes as JSON, node listings",
     signature=Signature(
+        # Messages quote images and commands of engines, so a row counts for more than a word in it.
+        stamp=rf"(?m){_DESCRIBED}|{_LISTED}|{_OBJECT}",
         phrases=(
-            rf"^[ \t]*(?:Normal|Warning)[ \t]+[A-Z][A-Za-z]+[ \t]+{AGE}(?: \(x\d+ over {AGE}\))?[ \t]+\S+",
-            rf"^[ \t]*(?:[a-z0-9-]+[ \t]+)?{AGE}(?: \(x\d+ over {AGE}\))?[ \t]+(?:Normal|Warning)[ \t]+[A-Z]\w+[ \t]+"
-            r"[A-Za-z]+/\S",
+            _DESCRIBED,
+            _LISTED,
+            _OBJECT,
             r"^[ \t]*LAST SEEN[ \t]+TYPE[ \t]+REASON[ \t]",
             r"^[ \t]*Type[ \t]+Reason[ \t]+Age[ \t]+From[ \t]+Message",
             r'"involvedObject"\s*:\s*\{',
-            r'"apiVersion"\s*:\s*"(?:v1|events\.k8s\.io/v1)"',
             r"^Allocatable:[ \t\r]*$",
         ),
     ),
