@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -23,8 +24,10 @@ from infer_diag.loaders import (
 from infer_diag.loaders.exposition import reading as exposition
 from infer_diag.loaders.files import LogFile, find
 from infer_diag.loaders.gpu_tables import monitors, query_csv
+from infer_diag.loaders.joining import with_acquire_times
 from infer_diag.loaders.kubernetes import reading as kubernetes
 from infer_diag.loaders.loader import Options
+from infer_diag.loaders.request_traces.registry import LOADERS as REQUEST_TRACES
 from infer_diag.loaders.sniff import is_binary, sniffed
 from infer_diag.recording import Recording, combine
 
@@ -47,6 +50,7 @@ LOADERS = {
         monitors.NVIDIA_SMI_MONITOR,
         query_csv.LOADER,
         torch_oom.LOADER,
+        *REQUEST_TRACES,
     )
 }
 
@@ -60,6 +64,7 @@ def load(
     year: int | None = None,
     tz: str | None = None,
     strict: bool = False,
+    columns: Mapping[str, str | tuple[str, str]] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Recording:
     """One recording of the logs that the paths name.
@@ -70,6 +75,8 @@ def load(
         year: year of stamps that print none.
         tz: time zone (IANA name) of stamps that name none.
         strict: raise at the first damaged line instead of keeping it in `rejected`.
+        columns: for `format="table"`: which column of the file holds which column of `Requests` or `RequestTimings`,
+            such as `{"arrival_s": "start", "ttft_s": ("ttft", "ms")}`; a bare name holds seconds, a date or a count.
         progress: called with (path, bytes read, bytes in all) as the reading goes on.
 
     Raises:
@@ -83,23 +90,23 @@ def load(
         raise UnknownNameError("format", format, FORMATS)
     if tz is not None:
         _check_zone(tz)
+    _check_columns(columns, format)
+    options = Options(year, tz, strict, columns=columns)
     recordings, refused = [], []
     for file in find(paths):
         try:
-            recordings.append(_read(file, format, year, tz, strict, progress))
+            recordings.append(_read(file, format, options, progress))
         except SourceError as error:
             refused.append(error)
     if not recordings:
         raise refused[0] if len(refused) == 1 else _none_read(paths, refused)
-    return combine(recordings)
+    return with_acquire_times(combine(recordings))
 
 
 def _read(
     file: LogFile,
     format: str | None,
-    year: int | None,
-    tz: str | None,
-    strict: bool,
+    options: Options,
     progress: Callable[[str, int, int], None] | None,
 ) -> Recording:
     head = file.head()
@@ -122,7 +129,7 @@ def _read(
         if progress is not None:
             progress(file.label, done, file.size_bytes)
 
-    recording = LOADERS[name].load(file, options=Options(year, tz, strict, count))
+    recording = LOADERS[name].load(file, options=replace(options, on_bytes=count))
     if not recording.rows():
         lines = recording.sources[0].lines
         raise SourceError(
@@ -130,6 +137,14 @@ def _read(
             hint="give the engine's log from its start, at its default log level",
         )
     return recording
+
+
+def _check_columns(columns: Mapping[str, str | tuple[str, str]] | None, format: str | None) -> None:
+    if (columns is not None) != (format == "table"):
+        raise DiagError(
+            "columns= and format='table' belong together: the one says what the columns of the other mean",
+            hint="diag.load(path, format='table', columns={'arrival_s': 'start', 'output_tokens': 'n_out'})",
+        )
 
 
 def _check_zone(tz: str) -> None:

@@ -47,7 +47,7 @@ def _grown(values: pl.DataFrame) -> pl.DataFrame:
     A series that first shows up after the first scrape of its place began at zero. Where there is but one scrape, what
     it says has grown since the engine began.
     """
-    ordered = values.sort("series", "scrape")
+    ordered = values.sort(pl.col("series").to_physical(), "scrape")
     before = pl.col("value").shift(1).over("series")
     first = pl.col("scrape").min().over("engine", "place")
     alone = pl.col("scrape").max().over("engine", "place") == first

@@ -24,8 +24,9 @@ def load(file: LogFile, *, options: Options) -> Recording:
         return _from_answer(file, options)
     scrapes = read_scrapes(file, options)
     series, damaged = read_series(scrapes.samples["series"].unique(maintain_order=True).to_list())
-    broken = scrapes.samples.filter(pl.col("series").is_in(damaged)).select(
-        "line", pl.lit("a sample of a metric").alias("rule"), pl.col("series").alias("text")
+    text = pl.col("series").cast(pl.String)
+    broken = (scrapes.samples.filter(text.is_in(damaged)) if damaged else scrapes.samples.clear()).select(
+        "line", pl.lit("a sample of a metric").alias("rule"), text.alias("text")
     )
     clocks: tuple[Clock, ...] = ()
     if scrapes.example is not None:

@@ -18,7 +18,7 @@ SAMPLES: dict[str, pl.DataType | type[pl.DataType]] = {
     "scrape": pl.Int64,
     "line": pl.UInt32,
     "us": pl.Int64,
-    "series": pl.String,
+    "series": pl.Categorical,
     "value": pl.Float64,
 }
 """One value of one series; `us` is its time in microseconds since 1970, null where nothing tells."""
@@ -101,7 +101,7 @@ def _placed(samples: pl.DataFrame, marks: pl.DataFrame, damaged: pl.DataFrame, l
         pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias("mark"),
     )
     placed = samples.sort("line").join_asof(groups.sort("line"), on="line", strategy="backward")
-    again = pl.int_range(pl.len(), dtype=pl.Int64).over("mark", "series", order_by="line")
+    again = pl.int_range(pl.len(), dtype=pl.Int64).over("mark", "series")
     placed = placed.with_columns(pl.coalesce(_epoch_us(pl.col("stamp")), "mark_us").alias("us"), again.alias("again"))
     order = placed.select("mark", "again").unique().sort("mark", "again", nulls_last=False).with_row_index("scrape")
     placed = placed.join(order, on=["mark", "again"], how="left", nulls_equal=True, maintain_order="left")

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from infer_diag.loaders.exposition.families import MEANINGS
 
 SERIES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "series": pl.String,
+    "series": pl.Categorical,
     "name": pl.String,
     "engine": pl.String,
     "column": pl.String,
