@@ -53,7 +53,7 @@ def documents(file: LogFile, options: Options) -> JsonDocuments:
         parts.append(data)
     text = b"".join(parts).decode("utf-8", "replace")
     try:
-        found, cut = _decoded(text)
+        found, cut = decoded(text)
     except RecursionError as error:
         raise SourceError(
             f"{file.label} nests JSON too deeply to be read", hint="no server writes such a file"
@@ -61,7 +61,12 @@ def documents(file: LogFile, options: Options) -> JsonDocuments:
     return JsonDocuments(text, tuple(found), cut, tuple(match.start() for match in re.finditer("\n", text)))
 
 
-def _decoded(text: str) -> tuple[list[tuple[int, Any]], bool]:
+def decoded(text: str) -> tuple[list[tuple[int, Any]], bool]:
+    """(place and value of every object or array in the text, whether one of them is damaged or cut off).
+
+    Raises:
+        RecursionError: a document is nested too deeply.
+    """
     decoder = json.JSONDecoder()
     found: list[tuple[int, Any]] = []
     place, cut = 0, False
