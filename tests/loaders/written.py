@@ -72,6 +72,11 @@ WRAPPERS: dict[str, Wrapper] = {
     "CI runner": lambda at, line: f"{at:%Y-%m-%dT%H:%M:%S}.1234567Z {line}",
     "Jenkins": lambda at, line: f"[{at:%Y-%m-%dT%H:%M:%S}.123Z] {line}",
     "Ray": lambda at, line: f"(ServeReplica:llm pid=5) {line}",
+    "Ray worker": lambda at, line: f"(pid=812, ip=192.0.2.7) {line}",
+    "TorchServe": lambda at, line: f"{at:%Y-%m-%dT%H:%M:%S},123 [INFO ] W-9000-llm_1.0-stdout MODEL_LOG - {line}",
+    "TorchServe of 2020": lambda at, line: (
+        f"{at:%Y-%m-%d %H:%M:%S},123 [WARN ] W-9000-llm_1.0-stderr org.pytorch.serve.wlm.WorkerLifeCycle - {line}"
+    ),
     "terminal border": lambda at, line: f"│ {line:<220} │",
     "docker json-file": lambda at, line: json.dumps({"log": line + "\n", "stream": "stderr", "time": utc(at)}),
     "Loki": lambda at, line: json.dumps({"labels": {"app": "vllm"}, "line": line, "timestamp": utc(at)}),

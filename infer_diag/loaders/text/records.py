@@ -88,7 +88,9 @@ def _joined_heads(peeled: pl.DataFrame) -> pl.DataFrame:
 def _unwrapped(found: pl.DataFrame) -> pl.DataFrame:
     """Records out of JSON: a container's wrapper holds the whole line, an application's formatter the message alone."""
     text = pl.col("message")
+    # A number is the line of a source file and not the text of a record.
     wrapped = pl.coalesce([text.str.json_path_match(path) for path in _WRAPPED])
+    wrapped = pl.when(~wrapped.str.contains(r"^[0-9]*$")).then(wrapped)
     logged = pl.coalesce([text.str.json_path_match(path) for path in _LOGGED])
     stamp = pl.coalesce([text.str.json_path_match(path) for path in _STAMPED])
     pod = pl.coalesce([text.str.json_path_match(path) for path in _PODS])
