@@ -31,7 +31,11 @@ class Clock:
 
 @dataclass(frozen=True)
 class Source:
-    """One file that was read."""
+    """One file that was read.
+
+    `doubts`: what the file says that cannot be so, each a clause that tells what was done about it. `places`: where the
+    file's lines were put into another order to be read, the physical line of each in that order.
+    """
 
     path: str
     format: str
@@ -47,6 +51,8 @@ class Source:
     last_time: datetime | None = None
     clocks: tuple[Clock, ...] = ()
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = field(default=None, repr=False)
 
     @property
     def dated(self) -> bool:
@@ -94,8 +100,11 @@ class Recording:
         return min(times) if times and len(times) == len(self.sources) else None
 
     def evidence(self, source_id: int, line: int) -> str:
-        """`path:line` of a row."""
-        return f"{self.sources[source_id].path}:{line}"
+        """`path:line` of a row; the line is the physical one."""
+        source = self.sources[source_id]
+        if source.places is not None and 1 <= line <= len(source.places):
+            line = source.places[line - 1]
+        return f"{source.path}:{line}"
 
     def __repr__(self) -> str:
         files = ", ".join(source.path for source in self.sources[:3]) + (" …" if len(self.sources) > 3 else "")

@@ -101,12 +101,14 @@ def request_stats(recording: Recording) -> dy.DataFrame[RequestStats]:
 
 
 def request_count(recording: Recording) -> int | None:
-    """Requests that finished: those with a last token or printed times, else the source's responses with a 2xx code.
+    """Requests that finished: those with a last token, a number of output tokens or printed times.
 
-    Where no source tells of single requests, those that its sums count; null where there are none either. A streamed
-    response is logged when it begins, so at the end of a log a few of those counted may still have been running.
+    Sources without any tell by their responses with a 2xx code. Where no source tells of single requests, those that
+    its sums count; null where there are none either. A streamed response is logged when it begins, so at the end of a
+    log a few of those counted may still have been running.
     """
-    events = recording.requests.filter(pl.col("last_token_s").is_not_null()).select("source_id")
+    over = pl.any_horizontal(pl.col("last_token_s", "output_tokens").is_not_null())
+    events = recording.requests.filter(over).select("source_id")
     finished = pl.concat([events, recording.request_timings.select("source_id")]).group_by("source_id").len("finished")
     responses = recording.incidents.filter(kind="response").with_columns(
         code=pl.col("fields").str.extract(_STATUS).cast(pl.Int32, strict=False)
@@ -114,7 +116,9 @@ def request_count(recording: Recording) -> int | None:
     answered = responses.group_by("source_id").agg(answered=pl.col("code").is_between(200, 299).sum())
     told = finished.join(answered, on="source_id", how="full", coalesce=True)
     if told.is_empty():
-        counted = told_totals(recording).filter(pl.col("measure").cast(pl.String).is_in(["e2e_s", "queue_s"]))
+        counted = told_totals(recording).filter(
+            pl.col("measure").cast(pl.String).is_in(["e2e_s", "queue_s", "output_tokens"])
+        )
         return int(counted["request_count"].max()) if not counted.is_empty() else None  # type: ignore[arg-type]
     return int(told.select(pl.coalesce("finished", "answered").sum()).item())
 

@@ -22,7 +22,7 @@ def findings(recording: Recording, serving: Serving | None) -> list[Finding]:
     for source_id, source in enumerate(recording.sources):
         found += [_cut(recording, source_id, source), _clock_conflict(source)]
         found += [_clock_missing(recording, source_id, source), _rejected_lines(recording, source_id, source)]
-        found.append(_counter_reset(recording, source_id, source))
+        found += [_counter_reset(recording, source_id, source), _implausible(source)]
     found.append(_backward_requests(recording))
     if serving is not None:
         found += [_untold(recording, serving), _stall_untold(recording, serving)]
@@ -74,6 +74,14 @@ def _rejected_lines(recording: Recording, source_id: int, source: Source) -> Fin
     )
     remedy = "They may be damaged or from a version whose wording is new; `Recording.rejected` holds them."
     return Finding("data.rejected_lines", "low", sentence, "measured", cited(recording, rows), remedy)
+
+
+def _implausible(source: Source) -> Finding | None:
+    if not source.doubts:
+        return None
+    sentence = f"{source.path} says what cannot be so: {'; '.join(source.doubts)}."
+    remedy = "Look at what wrote the file: a column that is never filled, or a sum over other rows than these."
+    return Finding("data.implausible", "low", sentence, "measured", (), remedy)
 
 
 def _counter_reset(recording: Recording, source_id: int, source: Source) -> Finding | None:

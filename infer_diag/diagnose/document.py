@@ -91,6 +91,7 @@ def _source(source: Source) -> dict[str, Any]:
         "first_time": _iso(source.first_time, source.dated, zoned),
         "last_time": _iso(source.last_time, source.dated, zoned),
         "clocks": [_clock(clock) for clock in source.clocks],
+        "notes": list(source.notes),
     }
 
 

@@ -62,6 +62,8 @@ def recorded(
     times: pl.Series,
     clocks: tuple[Clock, ...] = (),
     notes: tuple[str, ...] = (),
+    doubts: tuple[str, ...] = (),
+    engine_version: str | None = None,
 ) -> Recording:
     """The recording of one file whose frames lack `source_id` and may lack columns of the schema.
 
@@ -75,6 +77,7 @@ def recorded(
         path=file.label,
         format=format,
         engine=engine,
+        engine_version=engine_version,
         lines=lines,
         unknown_lines=max(lines - understood - len(shown), 0),
         rejected_lines=len(shown),
@@ -85,6 +88,7 @@ def recorded(
         last_time=last if isinstance(last, datetime) else None,
         clocks=clocks,
         notes=(*file.notes, *notes),
+        doubts=doubts,
     )
     return Recording(sources=(source,), **conformed({**frames, "rejected": shown}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,12 +13,16 @@ from infer_diag.recording import Recording
 
 @dataclass(frozen=True)
 class Options:
-    """How the user wants a file read; `on_bytes` is called with the size of each piece that was read."""
+    """How the user wants a file read; `on_bytes` is called with the size of each piece that was read.
+
+    `columns`: for a table of the user's own, the source's column (or that and its unit) of each column of a frame.
+    """
 
     year: int | None = None
     tz: str | None = None
     strict: bool = False
     on_bytes: Callable[[int], None] = lambda _: None
+    columns: Mapping[str, str | tuple[str, str]] | None = None
 
 
 class Load(Protocol):
