@@ -25,7 +25,9 @@ SEVEN_GROUPS = (
     r"(\d+) generation tokens, iteration elapsed time: ([\d.]+) (ms)"
 )
 COMMANDS = {
-    "floor: count lines (polars scan_lines)": "import polars as pl; print(pl.scan_lines({path!r}).select(pl.len()).collect().item())",
+    "floor: count lines (polars scan_lines)": (
+        "import polars as pl; print(pl.scan_lines({path!r}).select(pl.len()).collect().item())"
+    ),
     "floor: seven-group regex (polars)": (
         "import polars as pl; lines = pl.scan_lines({path!r}, name='t');"
         "g = lines.select(pl.col('t').str.extract_groups(" + repr(SEVEN_GROUPS) + ").alias('g'));"
