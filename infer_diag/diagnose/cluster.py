@@ -1,4 +1,4 @@
-"""Findings on what the cluster did to a start: a pod that found no accelerator, nodes that offer none."""
+"""Findings on what the cluster did: a pod that found no accelerator, nodes that offer none, containers killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LACKING = (
 
 
 def findings(recording: Recording, summary: pl.DataFrame, phases: pl.DataFrame) -> list[Finding]:
-    """Findings `cold_start.no_gpu_resource`, pod by pod, then for nodes without an accelerator.
+    """Findings `cold_start.no_gpu_resource`, pod by pod, then for nodes without one, and `memory.host_memory`.
 
     Frames in: `StartSummary` and `StartPhases` of the recording. A refusal alone does not tell whether the nodes offer
     no accelerator or all are taken; where a description of the nodes is at hand, it does.
@@ -36,7 +36,8 @@ def findings(recording: Recording, summary: pl.DataFrame, phases: pl.DataFrame) 
             found.append(_never_placed(recording, row["start_id"], len(summary) > 1, row["lower_s"], mine, bare))
     if not found and not bare.is_empty():
         found.append(_bare_nodes(recording, bare))
-    return found
+    killed = recording.incidents.filter(kind="oom_killed")
+    return [*found, *([_killed(recording, killed)] if not killed.is_empty() else [])]
 
 
 def _never_placed(
@@ -70,6 +71,25 @@ def _bare_nodes(recording: Recording, bare: pl.DataFrame) -> Finding:
         status="measured",
         evidence=cited(recording, bare),
         remedy=remedy("no_gpu_resource", ""),
+    )
+
+
+def _killed(recording: Recording, killed: pl.DataFrame) -> Finding:
+    pods = killed["replica"].drop_nulls().unique().sort()
+    where = f" of {_named(pods)}" if not pods.is_empty() else ""
+    return Finding(
+        id="memory.host_memory",
+        severity="high",
+        sentence=(
+            f"The kernel killed a container{where} because it reached its limit of host memory (OOMKilled): that is "
+            "the container's memory, not the device's."
+        ),
+        status="measured",
+        evidence=cited(recording, killed),
+        remedy=(
+            "Raise the container's memory limit, or lower what it takes while it loads: pinned buffers, a swap space "
+            "of the engine, and a /dev/shm in memory count as well."
+        ),
     )
 
 

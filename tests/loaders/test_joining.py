@@ -77,3 +77,12 @@ def test_of_two_pods_only_the_named_one_is_joined(tmp_path: Path) -> None:
     pods = [pod("llm-0"), pod("llm-1", SCHEDULED + timedelta(seconds=30))]
     (row,) = engine_rows(recorded(tmp_path, ready(stamped()), *pods))
     assert row["hold_s"] is None
+
+
+def test_replicas_are_joined_by_the_names_of_their_pods(tmp_path: Path) -> None:
+    pods = [pod("llm-0"), pod("llm-1", SCHEDULED + timedelta(seconds=30))]
+    lines = ready(stamped())
+    log = [f"[pod/{name}/server] {line}" for line in lines for name in ("llm-0", "llm-1")]
+    rows = engine_rows(recorded(tmp_path, log, *pods))
+    holds = {str(row["replica"]).split("/")[0]: row["hold_s"] for row in rows}
+    assert holds["llm-0"] == pytest.approx(holds["llm-1"] + 30)

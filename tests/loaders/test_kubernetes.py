@@ -313,6 +313,45 @@ def test_an_engine_named_in_a_message_does_not_change_the_format(tmp_path: Path)
     assert read(tmp_path, text).sources[0].format == "kubernetes"
 
 
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [("Running", "unknown"), ("Waiting\n      Reason:       CrashLoopBackOff", "failed")],
+)
+def test_a_container_killed_for_its_memory(tmp_path: Path, state: str, outcome: str) -> None:
+    text = f"""Name:             llm-0
+Containers:
+  server:
+    State:          {state}
+    Last State:     Terminated
+      Reason:       OOMKilled
+      Exit Code:    137
+    Restart Count:  3
+Events:
+  Normal   Scheduled  90s  default-scheduler  Successfully assigned default/llm-0 to node-b
+  Normal   Started    19s (x4 over 80s)  kubelet   Started container server
+"""
+    recording = read(tmp_path, text)
+    assert start_frames(recording).summary["outcome"].to_list() == [outcome]
+    kinds = recording.incidents["kind"].cast(pl.String).to_list()
+    assert "oom_killed" in kinds and "restart" in kinds
+    assert "host memory" in findings(recording)["memory.host_memory"]
+
+
+WIDE = """NAMESPACE   LAST SEEN   TYPE      REASON      OBJECT      SUBOBJECT                 SOURCE                MESSAGE                                  FIRST SEEN   COUNT   NAME
+default     30s         Warning   Unhealthy   pod/llm-0   spec.containers{server}   kubelet, node-b       Readiness probe failed: not yet          90s          7       llm-0.17
+default     100s        Normal    Scheduled   pod/llm-0                             default-scheduler     Successfully assigned default/llm-0      100s         1       llm-0.18
+default     20s         Normal    Scheduled   pod/llm-1                             default-scheduler     Successfully assigned default/llm-1      20s          1       llm-1.19
+"""
+
+
+def test_wide_listings_of_several_pods(tmp_path: Path) -> None:
+    recording = read(tmp_path, WIDE)
+    assert recording.starts["replica"].to_list() == ["llm-0", "llm-1"]
+    probe = recording.incidents.filter(kind="probe_failure").row(0, named=True)
+    assert probe["fields"] == "7 times: Readiness probe failed: not yet"
+    assert (probe["start_id"], probe["replica"]) == ("start-1", "llm-0")
+
+
 def test_secrets_in_messages_are_redacted(tmp_path: Path) -> None:
     secret = "hf_" + "a1B2" * 9
     text = f"  Warning  Unhealthy  3s  kubelet  Startup probe failed: HF_TOKEN={secret}\n"

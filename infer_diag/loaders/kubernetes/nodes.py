@@ -13,7 +13,7 @@ GPU_RESOURCE = (
 
 NEEDLES = r"^Name:\s|^Capacity:|^Allocatable:|^[A-Z][A-Za-z ]+:|^\s+[a-z][A-Za-z0-9./-]*:\s+[0-9]+[A-Za-z]*\s*$"
 
-NODE: dict[str, pl.DataType | type[pl.DataType]] = {"line": pl.UInt32, "node": pl.String, "gpus": pl.Int64}
+NODE = pl.Schema({"line": pl.UInt32, "node": pl.String, "gpus": pl.Int64})
 """A node: `gpus` is the sum over its accelerator resources, 0 where it lists resources and none is an accelerator."""
 
 
@@ -38,7 +38,7 @@ def described_nodes(lines: pl.DataFrame) -> pl.DataFrame:
         pl.col("head").first().alias("line"), pl.when(is_gpu).then(amount).otherwise(0).sum().alias("gpus")
     )
     offered = blocks.sort("block").group_by("node", maintain_order=True).first()
-    return offered.select("line", "node", "gpus").cast(NODE)  # type: ignore[arg-type]
+    return offered.select("line", "node", "gpus").cast(NODE)
 
 
 def node_object(item: dict[str, Any], line: int) -> dict[str, Any] | None:

@@ -53,7 +53,7 @@ def object_frames(document: object, line_of: LineOf) -> tuple[pl.DataFrame, pl.D
         pl.lit(None).alias("age_s"),
         pl.lit(0).alias("place"),
     )
-    return events.cast(EVENT), pl.DataFrame(nodes, schema=NODE, orient="row")  # type: ignore[arg-type]
+    return events.cast(EVENT), pl.DataFrame(nodes, schema=NODE, orient="row")
 
 
 def _items(document: object) -> Iterator[Object]:

@@ -7,11 +7,12 @@ import polars as pl
 from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.json_document import JsonDocument
-from infer_diag.loaders.kubernetes import nodes, tables
+from infer_diag.loaders.kubernetes import nodes, states, tables
 from infer_diag.loaders.kubernetes.amounts import AGE
 from infer_diag.loaders.kubernetes.nodes import described_nodes, node_incidents
 from infer_diag.loaders.kubernetes.objects import object_frames
 from infer_diag.loaders.kubernetes.pod_starts import pod_frames
+from infer_diag.loaders.kubernetes.states import described_states
 from infer_diag.loaders.kubernetes.tables import table_events
 from infer_diag.loaders.loader import Loader, Options
 from infer_diag.loaders.sniff import Signature
@@ -26,6 +27,7 @@ def load(file: LogFile, *, options: Options) -> Recording:
         return _from_json(file, options)
     lines, count = _lines(file, options)
     events, damaged = table_events(lines)
+    events = pl.concat([events, described_states(lines)])
     frames = _frames(events, described_nodes(lines))
     clocks = () if events.is_empty() else (Clock("inner", _example(lines), year_known=False, date_known=False),)
     return _recorded(file, options, frames, events, count, damaged, clocks)
@@ -45,7 +47,7 @@ def _lines(file: LogFile, options: Options) -> tuple[pl.DataFrame, int]:
     for data in file.chunks():
         chunk = Chunk(data, count + 1)
         options.on_bytes(len(data))
-        parts.append(chunk.matching(f"{tables.NEEDLES}|{nodes.NEEDLES}"))
+        parts.append(chunk.matching(f"{tables.NEEDLES}|{nodes.NEEDLES}|{states.NEEDLES}"))
         count += chunk.line_count
     return pl.concat(parts).with_columns(prefixes.clean(pl.col("text"))), count
 

@@ -6,18 +6,20 @@ import polars as pl
 
 from infer_diag.loaders.kubernetes.amounts import AGE, NOW_US, SECOND_US, age_s, age_step_s
 
-EVENT: dict[str, pl.DataType | type[pl.DataType]] = {
-    "line": pl.UInt32,
-    "pod": pl.String,
-    "reason": pl.String,
-    "message": pl.String,
-    "count": pl.Int64,
-    "first_us": pl.Int64,
-    "last_us": pl.Int64,
-    "step_us": pl.Int64,
-    "age_s": pl.Int64,
-    "place": pl.Int64,
-}
+EVENT = pl.Schema(
+    {
+        "line": pl.UInt32,
+        "pod": pl.String,
+        "reason": pl.String,
+        "message": pl.String,
+        "count": pl.Int64,
+        "first_us": pl.Int64,
+        "last_us": pl.Int64,
+        "step_us": pl.Int64,
+        "age_s": pl.Int64,
+        "place": pl.Int64,
+    }
+)
 """An event: first and last time it was seen, how exactly that is known, how long ago it was first seen where the table
 tells (null for absolute times), and its place in a listing that is in the order of time (0 where it is in none)."""
 
@@ -91,4 +93,4 @@ def _timed(rows: pl.DataFrame) -> pl.DataFrame:
         (age_step_s(first) * SECOND_US).alias("step_us"),
         age_s(first).alias("age_s"),
         pl.col("place").cast(pl.Int64),
-    ).cast(EVENT)  # type: ignore[arg-type]
+    ).cast(EVENT)

@@ -29,7 +29,8 @@ def is_failure(event: Row) -> bool:
     if event["reason"] in ("Failed", "BackOff", "FailedCreatePodSandBox", "Evicted", "terminated"):
         return True
     if event["reason"] in ("OOMKilling", "OOMKilled"):
-        return True
+        # Without its time a kill may lie before the run that goes on.
+        return event["last_us"] is not None
     return event["reason"] == "Killing" and bool(_KILLED_BY_PROBE.search(event["message"]))
 
 
