@@ -108,7 +108,7 @@ class Recording:
 
     def __repr__(self) -> str:
         files = ", ".join(source.path for source in self.sources[:3]) + (" …" if len(self.sources) > 3 else "")
-        counts = ", ".join(f"{count:,} {name}" for name, count in self.rows().items()) or "no rows"
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.rows().items()) or "no rows"
         return f"Recording({files or 'no source'}: {counts})"
 
 

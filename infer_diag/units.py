@@ -52,14 +52,19 @@ def format_bytes(size: float | None) -> str:
     value, power = float(size), 0
     while abs(value) >= 1024 and power < len(_BINARY) - 1:
         value, power = value / 1024, power + 1
-    return f"{value:.3g} {_BINARY[power]}"
+    return f"{_three_digits(value)} {_BINARY[power]}"
 
 
 def format_count(value: float | None) -> str:
     """A count with thousands separators, or three significant digits where it is no whole number; null is `unknown`."""
     if value is None:
         return "unknown"
-    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if float(value).is_integer() else _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits; from 1,000 on whole numbers with separators, never an exponent."""
+    return f"{value:,.0f}" if round(abs(value)) >= 1000 else f"{value:.3g}"
 
 
 def format_ratio(ratio: float | None) -> str:

@@ -47,9 +47,9 @@ def test_it_is_frozen_and_replaced() -> None:
 
 
 def test_its_text_counts_rows_and_names_three_sources() -> None:
-    assert repr(recording("a.log", 2)) == "Recording(a.log: 2 starts)"
+    assert repr(recording("a.log", 2)) == "Recording(a.log: starts 2)"
     many = combine(recording(f"{name}.log") for name in "abcd")
-    assert repr(many) == "Recording(a.log, b.log, c.log …: 4 starts)"
+    assert repr(many) == "Recording(a.log, b.log, c.log …: starts 4)"
 
 
 def test_combined_rows_keep_their_source_and_get_their_own_start() -> None:

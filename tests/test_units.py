@@ -36,10 +36,10 @@ def test_seconds(seconds: float | None, text: str) -> None:
     [
         (None, "unknown"),
         (0, "0 B"),
-        (1023, "1.02e+03 B"),
+        (1023, "1,023 B"),
         (1024, "1 KiB"),
         (17.25 * 1024**3, "17.2 GiB"),
-        (1 << 60, "1.02e+03 PiB"),
+        (1 << 60, "1,024 PiB"),
     ],
 )
 def test_bytes(size: float | None, text: str) -> None:
@@ -47,7 +47,7 @@ def test_bytes(size: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "unknown"), (0, "0"), (7241, "7,241"), (2.5, "2.5"), (1234.5, "1,234")]
+    ("value", "text"), [(None, "unknown"), (0, "0"), (7241, "7,241"), (2.5, "2.5"), (999.7, "1,000"), (1234.5, "1,234")]
 )
 def test_counts(value: float | None, text: str) -> None:
     assert format_count(value) == text

@@ -257,7 +257,7 @@ def _length(row: Row) -> str:
         return format_s(row["duration_s"])
     if row["lower_s"] is not None:
         return f"≥ {format_s(row['lower_s'])}"
-    return _UNKNOWN
+    return _UNKNOWN if row["upper_s"] is None else f"≤ {format_s(row['upper_s'])}"
 
 
 def _row_name(row: Row) -> str:
