@@ -127,7 +127,9 @@ def _value(parts: Sequence[Occurrence], upper: int | None = None) -> Value:
     total: int | None = None
     if len(known) == len(lengths):
         printed = sum(part.length for part in parts if part.printed and part.length is not None)
-        seen = measure(part.span for part in parts if not part.printed and part.span is not None)
+        timed = [part.span for part in parts if part.printed and part.span is not None]
+        # What stamps show beside the printed lengths; the same stretch of time is never counted twice.
+        seen = measure(part.span for part in parts if part.span is not None) - measure(timed)
         total = printed + seen
     first = parts[0]
     return Value(first.phase, first.worker, first.replica, total, tuple(parts), first.is_total, upper)

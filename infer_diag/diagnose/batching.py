@@ -41,6 +41,7 @@ def findings(recording: Recording, serving: Serving | None) -> list[Finding]:
 
 def _of_the_whole(recording: Recording, serving: Serving) -> list[Finding]:
     rules = (
+        queueing.watchdog,
         pool.no_room,
         pool.preemption,
         pool.recomputation,

@@ -93,6 +93,27 @@ def scheduler_stall(recording: Recording, stream: Stream) -> Finding | None:
     return Finding("batching.scheduler_stall", "high", sentence, "measured", evidence, remedy)
 
 
+def watchdog(recording: Recording, serving: Serving) -> Finding | None:
+    """The engine's own watchdog gave up on a step: the scheduler hung for as long as the watchdog waits."""
+    rows = recording.incidents.filter(kind="watchdog").sort("source_id", "line")
+    if rows.is_empty():
+        return None
+    waited_s = rows.select(pl.col("fields").str.extract(r"(\d+)$").cast(pl.Float64).max()).item()
+    workers = rows.select(pl.struct("source_id", "replica", "rank").n_unique()).item()
+    told = f"{workers:,} workers say" if workers > 1 else "a worker says"
+    before = serving.samples.filter(pl.col("measure") == "running")["last"]
+    running = f" with {format_count(before[0])} requests running before" if len(before) and before[0] else ""
+    sentence = (
+        f"The engine's watchdog gives up after {format_s(waited_s)} without the end of a step ({told} so){running}: "
+        "the scheduler stands still."
+    )
+    remedy = (
+        "Look for what hangs in the lines just before and on the other nodes: a worker that died, a collective that "
+        "one rank does not join, a kernel that never ends. A longer watchdog helps only where steps last so long."
+    )
+    return Finding("batching.scheduler_stall", "high", sentence, "measured", cited(recording, rows), remedy)
+
+
 def queue(recording: Recording, serving: Serving, stream: Stream) -> Finding | None:
     """Requests wait in half of the samples or more, whatever the cause."""
     rows = stream.samples.drop_nulls("waiting_count")

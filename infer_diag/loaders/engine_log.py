@@ -151,7 +151,9 @@ def _serving_lines(frames: Frames) -> np.ndarray:
     if "incidents" in frames:
         parts.append(frames["incidents"].filter(pl.col("kind") == "response")["line"].to_numpy())
     # Stable sorting merges the parts, each of which is in order already.
-    return np.sort(np.concatenate(parts), kind="stable") if parts else np.array([], np.uint32)
+    lines = np.sort(np.concatenate(parts), kind="stable") if parts else np.array([], np.uint32)
+    warmup = frames.pop("warmup", None)
+    return lines if warmup is None else np.setdiff1d(lines, warmup["line"].to_numpy())
 
 
 REPLICA_PARTS = "\x1f"

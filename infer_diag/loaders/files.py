@@ -73,10 +73,14 @@ class LogFile:
                 encoding = _encoding(block)
                 if encoding is not None:
                     decoder = codecs.getincrementaldecoder(encoding)("replace")
-            yield decoder.decode(block).encode() if decoder is not None else block
+            text = decoder.decode(block).encode() if decoder is not None else block
+            if number == 0:
+                returns_end_lines = b"\n" not in text and b"\r" in text
+            yield text.replace(b"\r", b"\n") if returns_end_lines else text
 
     def _expanded(self, limit: int) -> Iterator[bytes]:
         digest = hashlib.sha256() if self.size_bytes <= HASHED_BYTES else None
+        returns_end_lines = False
         expanded = 0
         with _open(self.path) as raw:
             stream = _decompressed(raw, digest)

@@ -11,6 +11,7 @@ from infer_diag.loaders import engine_log
 from infer_diag.loaders.engine_log import Engine, Frames, replica
 from infer_diag.loaders.loader import Loader
 from infer_diag.loaders.observations import BAR, StartRule
+from infer_diag.loaders.sglang_warmup import WEB_SERVER_UP, without_failed_warmup
 from infer_diag.loaders.sniff import Signature
 from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
@@ -40,32 +41,42 @@ RULES = (
     StartRule("Memory pool end", phase="kv_alloc", edge="end"),
     StartRule(
         "graph begin",
-        r"Capture (?:.* )?(?:cuda|CUDA) graph begin",
+        r"Capture (?:.* )?[A-Za-z]+ graph begin",
         phase="graph_capture",
         edge="begin",
         strict=False,
     ),
     StartRule(
         "graph end",
-        rf"Capture (?:.* )?(?:cuda|CUDA) graph end\. ?{_ELAPSED}",
+        rf"Capture (?:.* )?[A-Za-z]+ graph end\. ?{_ELAPSED}",
         phase="graph_capture",
         edge="end",
         strict=False,
     ),
     StartRule(
-        "checkpoint shards:", rf"Loading \S+ checkpoint shards:{BAR}", phase="weights_read", edge="bar", strict=False
+        "shards:",
+        rf"(?:Loading \S+ checkpoint|Multi-thread loading) shards:{BAR}",
+        phase="weights_read",
+        edge="bar",
+        strict=False,
+    ),
+    StartRule(
+        "Compiling a graph for",
+        r"Compiling a graph for .+? takes (?P<seconds>[0-9.]+) s",
+        phase="compile",
+        inside="graph_capture",
     ),
     StartRule(
         "Capturing ", rf"Capturing (?:batches|num tokens).*?:{BAR}", phase="graph_capture", edge="bar", strict=False
     ),
     StartRule("The server is fired up and ready to roll", kind="ready", edge="mark"),
-    StartRule("Application startup complete.", kind="ready", edge="mark"),
+    StartRule(WEB_SERVER_UP, rf"(?P<fields>{WEB_SERVER_UP})", kind="ready", edge="mark"),
     StartRule("Application startup failed", kind="failed", edge="mark"),
     StartRule("Scheduler hit an exception", r"(?P<fields>Scheduler hit an exception.*)", kind="failed", edge="mark"),
-    StartRule("Initialization failed", r"(?P<fields>.*Initialization failed.*)", kind="failed", edge="mark"),
+    StartRule("Initialization failed", r"(?P<fields>.*Initialization failed.*)", kind="failed", edge="verdict"),
     StartRule(
-        "Received sigquit from a child process",
-        r"(?P<fields>.*Received sigquit from a child process.*)",
+        "Received sigquit from a child proc",
+        r"(?P<fields>.*Received sigquit from a child proc.*)",
         kind="failed",
         edge="mark",
     ),
@@ -73,10 +84,10 @@ RULES = (
         "apture cuda graph failed",
         r"(?i)(?P<fields>.*capture cuda graph failed.*)",
         kind="failed",
-        edge="mark",
+        edge="verdict",
         strict=False,
     ),
-    StartRule("Not enough memory", r"(?P<fields>.*Not enough memory.*)", kind="failed", edge="mark"),
+    StartRule("Not enough memory", r"(?P<fields>.*Not enough memory.*)", kind="failed", edge="verdict"),
     StartRule(
         "out of memory. Tried to allocate",
         r"(?P<fields>.*(?:CUDA|HIP) out of memory\. Tried to allocate.*)",
@@ -99,7 +110,10 @@ _KEYS = {
     "output": r"gen throughput \(token/s\): ([0-9.]+)",
     "input": r"input throughput \(token/s\): ([0-9.]+)",
 }
-_RETRACTED = r"#retracted_reqs: (\d+)"
+_RETRACTED = r"#retracted_reqs: \d+"
+_WATCHDOG = r"(?i:watchdog) timeout \(self\.watchdog_timeout=\d+"
+_RANKS = 1 << 16
+"""More ranks than any pipeline stage has."""
 
 
 def identify(records: pl.DataFrame) -> pl.DataFrame:
@@ -124,7 +138,7 @@ def serving(batch: Batch) -> Frames:
     responses, _ = batch.rows(RESPONSES)
     return {
         "engine_samples": _samples(read.filter(whole)),
-        "incidents": pl.concat([answered(responses, batch), _retractions(batch.records)], how="diagonal"),
+        "incidents": pl.concat([answered(responses, batch), *_troubles(batch.records)], how="diagonal"),
         "rejected": damaged,
     }
 
@@ -132,9 +146,6 @@ def serving(batch: Batch) -> Frames:
 def _samples(rows: pl.DataFrame) -> pl.DataFrame:
     if rows.is_empty():
         return pl.DataFrame(schema={"line": pl.UInt32})
-    # Every tensor-parallel rank of some versions prints the same batch; the first one of a replica speaks for it.
-    first = pl.col("rank").is_null() | pl.col("rank").str.contains(r"\bTP0\b") | ~pl.col("rank").str.contains(r"\bTP\d")
-    rows = rows.filter(first)
     counts = {
         "running": "running_count",
         "waiting": "waiting_count",
@@ -146,6 +157,7 @@ def _samples(rows: pl.DataFrame) -> pl.DataFrame:
         "line",
         "time",
         "replica",
+        "rank",
         pl.col("message").str.extract("^(Prefill|Decode)").str.to_lowercase().alias("kind"),
         *[pl.col(name).cast(pl.UInt32).alias(column) for name, column in counts.items()],
         pl.col("usage").alias("kv_usage_ratio"),
@@ -155,16 +167,39 @@ def _samples(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _retractions(records: pl.DataFrame) -> pl.DataFrame:
-    count = pl.col("message").str.extract(_RETRACTED)
-    return records.filter(count.is_not_null()).select(
-        "line",
-        "time",
-        "replica",
-        "rank",
-        pl.lit("preemption").alias("kind"),
-        (pl.lit("#retracted_reqs: ") + count).alias("fields"),
-    )
+def _troubles(records: pl.DataFrame) -> list[pl.DataFrame]:
+    """Incidents while serving: requests that lose their place in the pool, and steps that the watchdog gives up on."""
+    told = []
+    for kind, pattern in (("preemption", _RETRACTED), ("watchdog", _WATCHDOG)):
+        fields = pl.col("message").str.extract(f"({pattern})")
+        where = ("line", "time", "replica", "rank")
+        told.append(
+            records.filter(fields.is_not_null()).select(*where, pl.lit(kind).alias("kind"), fields.alias("fields"))
+        )
+    return told
+
+
+def first_ranks(frames: Frames) -> Frames:
+    """The samples of one rank of each replica: in some versions every rank prints the same batch.
+
+    With data-parallel attention a replica's only rank may be any, so the first that prints this kind speaks for it.
+    """
+    samples = frames.get("engine_samples")
+    if samples is None:
+        return frames
+    numbers = [
+        pl.col("rank").str.extract(rf"\b{name}(\d+)").cast(pl.UInt32).fill_null(0) for name in ("PP", "TP", "EP")
+    ]
+    place = pl.when(pl.col("rank").is_not_null()).then(sum(numbers[1:], numbers[0] * _RANKS).alias("place"))
+    ranked = samples.with_columns(place.alias("_place"))
+    first = pl.col("_place") == pl.col("_place").min().over("replica", "kind")
+    kept = ranked.filter(pl.col("_place").is_null() | first)
+    return frames | {"engine_samples": kept.drop("_place", "rank")}
+
+
+def whole(frames: Frames) -> Frames:
+    """The frames of a whole file: one rank speaks for its replica, and a web server without its engine is not ready."""
+    return without_failed_warmup(first_ranks(frames))
 
 
 def configured(records: pl.DataFrame) -> pl.DataFrame:
@@ -194,7 +229,7 @@ SIGNATURE = Signature(
         r"(?:Prefill|Decode) batch(?: \[\d+\])?[.,] ",
         r"Load weight (?:begin|end)\.",
         r"Memory pool end\.",
-        r"Capture .*(?:cuda|CUDA) graph (?:begin|end)",
+        r"Capture (?:.* )?[A-Za-z]+ graph (?:begin|end)",
         r"max_total_num_tokens=\d+",
         r"The server is fired up and ready to roll!",
         r"server_args=ServerArgs\(|\bsglang\b",
@@ -208,13 +243,14 @@ ENGINE = Engine(
     name="sglang",
     text=TextFormat(
         start_needles=tuple(sorted({rule.claim for rule in RULES} | {"max_total_num_tokens="})),
-        serving_needles=("Prefill batch", "Decode batch", '"POST ', "#retracted_reqs"),
+        serving_needles=("Prefill batch", "Decode batch", '"POST ', "#retracted_reqs", "atchdog timeout"),
         dense=(DenseRule("response", RESPONSES.needle, RESPONSES.pattern, variable_tail=RESPONSES.variable_tail),),
     ),
     rules=RULES,
     identify=identify,
     serving=serving,
     configured=configured,
+    whole=whole,
 )
 
 LOADER = Loader(

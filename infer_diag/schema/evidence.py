@@ -61,6 +61,7 @@ INCIDENTS = (
     "kv_full",
     "response",
     "oom",
+    "watchdog",
     "restart",
     "xid",
     "eviction",

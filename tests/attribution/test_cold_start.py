@@ -183,6 +183,13 @@ def test_a_second_load_of_a_draft_model_adds_to_the_first() -> None:
     assert walls(recording)["weights_load"] == 40.0
 
 
+def test_a_printed_length_beside_stamps_of_the_same_time_counts_that_time_once() -> None:
+    log = HandmadeStart().begins("weights_load", 0).begins("weights_load", 0).ends("weights_load", 20)
+    counted = walls(log.printed("weights_load", 24, 23.5).recording())["weights_load"]
+    assert counted is not None
+    assert 23.5 <= counted <= 24.0
+
+
 def test_begin_and_end_in_one_second_are_less_than_that_second_and_not_zero() -> None:
     found = row(HandmadeStart().begins("device_init", 0).ends("device_init", 0).other(5).recording(), "device_init")
     assert (found["duration_s"], found["upper_s"], found["status"]) == (None, 1.0, "bounded")

@@ -109,3 +109,16 @@ def test_every_written_stamp_is_read_back(at: datetime, zone: str) -> None:
     shift = {"Z": 0, "+00:00": 0, "+0530": 330, "-07:00": -420, "": 0}[zone]
     expected = at.replace(tzinfo=UTC) - timedelta(minutes=shift)
     assert table["us"].cast(pl.Datetime("us", "UTC"))[0] == expected
+
+
+@pytest.mark.parametrize("ahead", [1, -1])
+def test_the_container_clock_rules_where_summer_time_moves_the_local_one(tmp_path: Path, ahead: int) -> None:
+    lines = []
+    for number in range(12):
+        at = written.BEGIN + timedelta(seconds=10 * number)
+        local = at + timedelta(hours=2 + (ahead if number >= 6 else 0))
+        lines.append(f"{at:%Y-%m-%dT%H:%M:%S}.5Z [{local:%Y-%m-%d %H:%M:%S}] Decode batch, #running-req: 1, "
+                     "token usage: 0.10, gen throughput (token/s): 5.00, #queue-req: 0")  # fmt: skip
+    lines[9] = lines[9].split(" ", 1)[1]
+    gaps = read(tmp_path, lines).engine_samples["time"].diff().drop_nulls().dt.total_seconds(fractional=True)
+    assert gaps.is_between(9, 11).all()

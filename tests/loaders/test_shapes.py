@@ -145,3 +145,30 @@ def test_bars_of_equal_width_are_no_wrapped_text(tmp_path: Path) -> None:
     recording = read(tmp_path, [start, *bars])
     assert recording.progress["done_count"].to_list() == [0, 1, 2, 3, 4, 5]
     assert recording.sources[0].notes == ()
+
+
+@pytest.mark.parametrize(
+    "format_",
+    [
+        "{stamp} INFO 412 [scheduler.py:1040] {message}",
+        "{stamp} | INFO | scheduler:run_batch:1040 - {message}",
+        "{stamp},125 - engine.scheduler - INFO - {message}",
+        "{stamp} TP0] {message}",
+        '{stamp}.000000000 +0000 kube.engine: {{"log": "[{stamp} TP0] {message}\\n", "stream": "stderr"}}',
+    ],
+)
+def test_formats_of_logging_configurations_and_pastes(tmp_path: Path, format_: str) -> None:
+    records = [(line[1:20], line.split("] ", 1)[1]) for line in written.SGLANG if "batch" in line]
+    plain = read(tmp_path, [line for line in written.SGLANG if "batch" in line], "plain.log")
+    recording = read(tmp_path, [format_.format(stamp=stamp, message=message) for stamp, message in records])
+    columns = ["running_count", "waiting_count", "output_tokens_per_s"]
+    assert_frame_equal(recording.engine_samples.select(columns), plain.engine_samples.select(columns))
+    assert recording.engine_samples["time"].diff().drop_nulls().dt.total_seconds().to_list() == [4, 1]
+
+
+def test_carriage_returns_alone_end_lines(tmp_path: Path) -> None:
+    plain = read(tmp_path, list(written.SGLANG), "plain.log")
+    recording = read(tmp_path, "\r".join(written.SGLANG).encode())
+    for frame, expected in told(plain).items():
+        assert_frame_equal(told(recording)[frame], expected)
+    assert recording.phases["line"].to_list() == plain.phases["line"].to_list()

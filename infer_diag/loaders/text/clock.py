@@ -43,7 +43,7 @@ class FileClock:
         """The frames with a column `time` in place of the raw stamps `outer` and `inner`; null without a stamp."""
         raw = pl.concat([frame.select("line", "outer", "inner") for frame in frames.values()])
         table = self._table(raw)
-        both = raw.unique(["outer", "inner"], maintain_order=True)
+        both = raw.sort("line", maintain_order=True).unique(["outer", "inner"], maintain_order=True)
         both = both.join(
             table.select(pl.col("raw").alias("outer"), outer_us="us"), on="outer", how="left", maintain_order="left"
         )
@@ -51,7 +51,7 @@ class FileClock:
             table.select(pl.col("raw").alias("inner"), inner_us="us"), on="inner", how="left", maintain_order="left"
         )
         self._compare(both, raw)
-        both = both.with_columns(self._chosen().alias("us")).select("outer", "inner", "us")
+        both = self._with_offsets(both).with_columns(self._chosen().alias("us")).select("outer", "inner", "us")
         out = {}
         for name, frame in frames.items():
             timed = frame.join(both, on=["outer", "inner"], how="left", nulls_equal=True, maintain_order="left")
@@ -111,8 +111,7 @@ class FileClock:
         ):
             stamped = raw.filter(pl.col("outer").is_not_null() | pl.col("inner").is_not_null())
             share = stamped["outer"].is_not_null().mean()
-            spread = (self._high_us or 0) - (self._low_us or 0)
-            steady = spread <= _CONFLICT_S * 1e6 or self._inner.example is None
+            steady = _drift_us(gaps) <= _CONFLICT_S * 1e6 or self._inner.example is None
             self._trusts_outer = bool(float(share or 0) >= 0.3 and steady)  # type: ignore[arg-type]
 
     @staticmethod
@@ -121,10 +120,20 @@ class FileClock:
         zone = round(gap_us / _QUARTER_HOUR_US) * _QUARTER_HOUR_US
         return zone if abs(gap_us - zone) <= _ZONE_TOLERANCE_US else (gap_us // _SECOND_US) * _SECOND_US
 
+    def _with_offsets(self, both: pl.DataFrame) -> pl.DataFrame:
+        """Adds `offset_us`, by how much the outer clock is ahead at each line: summer time may begin within a file."""
+        gap = pl.col("outer_us") - pl.col("inner_us")
+        zone = (gap / _QUARTER_HOUR_US).round().cast(pl.Int64) * _QUARTER_HOUR_US
+        near = pl.when((gap - zone).abs() <= _ZONE_TOLERANCE_US).then(zone)
+        known = pl.lit(self._offset_us or 0, pl.Int64)
+        if not (self._trusts_outer and self._inner.has_date and self._outer.has_date):
+            return both.with_columns(known.alias("offset_us"))
+        return both.with_columns(near.forward_fill().fill_null(known).alias("offset_us"))
+
     def _chosen(self) -> pl.Expr:
         if self._trusts_outer:
-            return pl.coalesce("outer_us", pl.col("inner_us") + (self._offset_us or 0))
-        return pl.coalesce("inner_us", pl.col("outer_us") - (self._offset_us or 0))
+            return pl.coalesce("outer_us", pl.col("inner_us") + pl.col("offset_us"))
+        return pl.coalesce("inner_us", pl.col("outer_us") - pl.col("offset_us"))
 
     def _rolled(self, frames: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
         """Adds the days or years that the stamps do not print, found where the clock falls back by half its period."""
@@ -161,6 +170,14 @@ class FileClock:
             .drop("shift")
             for name, frame in frames.items()
         }
+
+
+def _drift_us(gaps: pl.Series) -> int:
+    """How far two clocks drift apart, zones aside: a clock that is put forward by an hour still ticks alike."""
+    if gaps.is_empty():
+        return 0
+    beside = gaps - (gaps / _QUARTER_HOUR_US).round().cast(pl.Int64) * _QUARTER_HOUR_US
+    return int(min(gaps.max() - gaps.min(), beside.max() - beside.min()))  # type: ignore[operator, arg-type]
 
 
 def _as_time(frame: pl.DataFrame) -> pl.DataFrame:

@@ -43,10 +43,15 @@ _PREFIX = "|".join(
         r"\[(?P<inner_epoch>1\d\d\d\d\d\d\d\d\d)\] ",
         # Python's logging module: an engine's or a library's own stamp with milliseconds and a level.
         rf"(?P<inner_python>{_DATE} {_CLOCK}[.,]\d{{3,6}})\s*(?:[-|]\s*)?(?:[\w.]+\s*[-|]\s*)?"
-        rf"\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
+        rf"\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\d+ )?(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
+        # The same without milliseconds, where the place of the call shows that a logger wrote it.
+        rf"(?P<inner_logger>{_DATE} {_CLOCK})\s*(?:[-|]\s*)?{LEVEL}\s*(?:[-|]\s*)?(?:\d+ )?"
+        rf"\[?[\w./]+(?::\w+)?:\d+\]?\s*(?:[-|:]\s*)?",
         rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]+:\d+\] ?",
-        # SGLang's stamp with its ranks; LMDeploy writes one like it in front of its statistics.
-        rf"\[(?P<inner_sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)(?P<ranks>(?: [A-Z]{{2,4}}\d+| Engine \d+)*)\] ?",
+        # SGLang's stamp with its ranks; LMDeploy writes one like it in front of its statistics. A paste may have lost
+        # the first bracket; the second one still tells it.
+        rf"\[?(?P<inner_sglang>(?:{_DATE} )?{_CLOCK}(?:[.,]\d{{1,6}})?)"
+        rf"(?P<ranks>(?: [A-Z]{{2,4}}\d+| Engine \d+)*)\] ?",
         # TensorRT-LLM: a stamp with the month first where Python writes it, then who writes and a letter for the level.
         rf"\[(?P<inner_tensorrt>\d\d/\d\d/\d{{4}}-{_CLOCK})\] ?",
         rf"\[(?:TRT-LLM|TRT|TensorRT-LLM)\]\s?(?:\[(?:[VIWEF]|{LEVEL})\]\s?)?",
@@ -54,6 +59,8 @@ _PREFIX = "|".join(
         # Triton: Google's log format, the message in quotes since 2024.
         rf"(?P<inner_glog>[VIWEF]\d{{4}} {_CLOCK}\.\d{{6}})\s+\d+ [\w./-]+:\d+\]\s?\"?",
         r"[VIWEF] \d+ [\w./-]+\.(?:cc|h):\d+\]\s?\"?",
+        # fluentd's own output: stamp, zone, tag, and the record as JSON.
+        rf"(?P<outer_fluentd>{_DATE} {_CLOCK}(?:\.\d+)? [+-]\d{{4}}) [\w.*-]+: ",
         # Container runtimes, docker, kubectl --timestamps, CI runners; brackets as Jenkins writes them.
         rf"\[?(?P<outer>{_DATE}[T ]{_CLOCK}(?:[.,]\d{{1,9}})?{_ZONE}?)\]?"
         r"(?: (?:stdout|stderr) (?P<partial>[FP])| \d\d[OE][ +]?)?(?:[:|\s]+|$)",
@@ -80,6 +87,7 @@ _COMMON = ascii_classes(
 
 _INNER = (
     "inner_python",
+    "inner_logger",
     "inner_vllm",
     "inner_sglang",
     "inner_tensorrt",
@@ -89,7 +97,7 @@ _INNER = (
     "inner_tracing",
     "inner_epoch",
 )
-_OUTER = ("outer", "outer_syslog", "outer_torchserve")
+_OUTER = ("outer", "outer_syslog", "outer_torchserve", "outer_fluentd")
 _STAMPS = (*_INNER, *_OUTER, "inner_uptime")
 _MAX_DEPTH = 8
 _KEPT = ("pod", "service", "rank", "ranks", "partial")
