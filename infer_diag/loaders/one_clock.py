@@ -1,4 +1,4 @@
-"""Several sources of one deployment on one clock: a year lent by those that print it, and the skew that is left named."""
+"""Several sources of one deployment on one clock: a year lent by those that print it, and skew by its name."""
 
 from __future__ import annotations
 
