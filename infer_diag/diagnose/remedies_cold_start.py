@@ -111,6 +111,7 @@ _REMEDIES: dict[str, dict[str, str]] = {
             "time before the first line is only in the pod's events"
         ),
         "sglang": "start once with `--log-level debug`; time before the first line is only in the pod's events",
+        "kubernetes": "read the container's own log beside the events: no event tells what happens inside a container",
         "": "start once with the engine's debug logging; time before the first line is only in the pod's events",
     },
     "unfinished": {"": "read the log again once the start has come to its end; nothing in it says that it failed"},

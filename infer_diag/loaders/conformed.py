@@ -70,9 +70,7 @@ def recorded(
     Raises:
         LogFormatError: `strict` and a line is damaged.
     """
-    shown = rejected.with_columns(redact.redacted(pl.col("text").str.slice(0, KEPT_TEXT)))
-    _refuse_if_strict(file, shown, options)
-    first, last = times.min(), times.max()
+    shown = _shown(file, rejected, options)
     source = Source(
         path=file.label,
         format=format,
@@ -84,8 +82,8 @@ def recorded(
         cut=file.cut,
         size_bytes=file.size_bytes,
         sha256=file.sha256,
-        first_time=first if isinstance(first, datetime) else None,
-        last_time=last if isinstance(last, datetime) else None,
+        first_time=_moment(times.min()),
+        last_time=_moment(times.max()),
         clocks=clocks,
         notes=(*file.notes, *notes),
         doubts=doubts,
@@ -93,10 +91,17 @@ def recorded(
     return Recording(sources=(source,), **conformed({**frames, "rejected": shown}))
 
 
-def _refuse_if_strict(file: LogFile, rejected: pl.DataFrame, options: Options) -> None:
-    if options.strict and not rejected.is_empty():
-        row = rejected.sort("line").row(0, named=True)
+def _moment(value: object) -> datetime | None:
+    return value if isinstance(value, datetime) else None
+
+
+def _shown(file: LogFile, rejected: pl.DataFrame, options: Options) -> pl.DataFrame:
+    """The damaged lines as they may be shown; under `strict` the first of them is an error."""
+    shown = rejected.with_columns(redact.redacted(pl.col("text").str.slice(0, KEPT_TEXT)))
+    if options.strict and not shown.is_empty():
+        row = shown.sort("line").row(0, named=True)
         raise LogFormatError(
             f"{file.label}:{row['line']} is damaged: {row['text'][:80]!r}, expected {row['rule']}",
             hint="read it without strict=True; the line is then kept in recording.rejected",
         )
+    return shown
