@@ -16,6 +16,9 @@ CLOCK_SPREAD_S = 5.0
 """Two clocks that keep their distance to a few seconds (buffers) agree; a zone between them is no conflict."""
 
 
+SCRAPES_WITH_TIMES = "several scrapes in one file, each after a line with its time (`# scrape 2026-03-14T09:26:53Z`)"
+
+
 def findings(recording: Recording, serving: Serving | None) -> list[Finding]:
     """Findings with ids `data.*`, source by source, then what serving logs do not tell."""
     found = []
@@ -114,7 +117,10 @@ def _untold(recording: Recording, serving: Serving) -> Finding | None:
     engines = sorted({recording.sources[each].engine for each in _serving_sources(recording)})
     engine = engines[0] if len(engines) == 1 else ""
     missing: list[tuple[str, str]] = []
-    if serving.sample_count and "output_tokens_per_s" not in measures:
+    scraped = bool(serving.sample_count) and bool((recording.engine_samples["kind"] == "scrape").all())
+    if scraped and "output_tokens_per_s" not in measures:
+        missing.append(("rates (one scrape, or scrapes without their times)", SCRAPES_WITH_TIMES))
+    elif serving.sample_count and "output_tokens_per_s" not in measures:
         missing.append(("the output rate (no decode line)", _decode_lines(engine)))
     if not serving.sample_count:
         missing.append(("rates, queue and KV use (no statistics line)", "keep the engine's statistics lines on"))

@@ -118,6 +118,10 @@ def test_one_scrape_tells_totals_and_no_rates(tmp_path: Path) -> None:
     serving = document(read(tmp_path, text))["serving"]
     assert (serving["preemptions"], serving["output_tokens_per_s"]) == (7, None)
     assert serving["running"]["last"] == 3
+    told = [
+        finding for finding in document(read(tmp_path, text))["findings"] if finding["id"] == "data.not_identifiable"
+    ]
+    assert any("one scrape" in finding["sentence"] and "# scrape" in finding["remedy"] for finding in told)
 
 
 def test_a_version_with_both_names_of_the_pool_counts_it_once(tmp_path: Path) -> None:
