@@ -26,7 +26,7 @@ from infer_diag.attribution.occurrences import (
 from infer_diag.recording import Recording
 
 FINE_TICK = 1_000
-OF_SERVING = ("response", "preemption")
+OF_SERVING = ("response", "preemption", "in_use")
 """Incidents that tell nothing of a start; a long log has very many of them."""
 
 STRAGGLING = 1.25

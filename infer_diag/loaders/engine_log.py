@@ -149,7 +149,8 @@ _SERVED = ("engine_samples", "engine_steps", "request_timings")
 def _serving_lines(frames: Frames) -> np.ndarray:
     parts = [frames[name]["line"].to_numpy() for name in _SERVED if name in frames]
     if "incidents" in frames:
-        parts.append(frames["incidents"].filter(pl.col("kind") == "response")["line"].to_numpy())
+        working = pl.col("kind").is_in(["response", "in_use"])
+        parts.append(frames["incidents"].filter(working)["line"].to_numpy())
     # Stable sorting merges the parts, each of which is in order already.
     lines = np.sort(np.concatenate(parts), kind="stable") if parts else np.array([], np.uint32)
     warmup = frames.pop("warmup", None)
@@ -228,8 +229,8 @@ def _source(engine: Engine, reader: TextReader, gathered: _Gathered, rejected: i
     deployments = frames["deployments"]
     versions = deployments["engine_version"].drop_nulls().to_list() if "engine_version" in deployments.columns else []
     notes = list(reader.file.notes)
-    if reader.wrap_width:
-        notes.append(f"lines wrapped at {reader.wrap_width} characters were joined")
+    if reader.wrap is not None:
+        notes.append(f"lines wrapped at {reader.wrap.width} characters were joined")
     return Source(
         path=reader.file.label,
         format=engine.name,

@@ -26,7 +26,7 @@ class StartRule:
     groups `seconds` (after `minutes`, where it has them), `ms`, `gib`, `done`, `total`, `fraction` (done of 1),
     `elapsed`, `rank` and `fields`. Exactly one of `phase` and `kind` is set; `inside` names the enclosing phase where
     the engine's differs from the usual. `edge` is `duration` (printed at its end), `bound` (a duration that holds more
-    than the phase), `begin`, `end`, `bar` or `mark`.
+    than the phase), `begin`, `end`, `bar`, `mark` or `verdict` (a line that is printed only where a start fails).
     """
 
     claim: str

@@ -38,7 +38,11 @@ def is_binary(head: bytes) -> bool:
 def sniffed(head: bytes, signatures: Iterable[tuple[str, Signature]]) -> str | None:
     """The name of the format that the file's begin speaks for most, or None where nothing speaks for one."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", head[:_SAMPLE].decode("utf-8", "replace")).replace('\\"', '"')
-    known = dict(signatures)
+    # Copied text may be wrapped in the middle of a phrase.
+    return _most(text, dict(signatures)) or _most(text.replace("\n", " "), dict(signatures))
+
+
+def _most(text: str, known: dict[str, Signature]) -> str | None:
     scores = {name: signature.score(text) for name, signature in known.items()}
     best = max(scores, key=lambda name: scores[name])
     if scores[best] < _ENOUGH:

@@ -15,6 +15,7 @@ from infer_diag.schema import INSIDE
 
 _ENDS = {"ready", "failed", "shutdown"}
 _BEFORE_START = {"shutdown", "oom", "failed", "ready"}
+_LOADS = ("weights_fetch", "weights_load", "weights_read")
 _AFTER_LOAD = ("warmup", "server_ready", "first_request")
 _LATE = timedelta(seconds=2)
 _SINGLE_PROCESSES = ("APIServer", "EngineCore")
@@ -33,6 +34,7 @@ class Start:
     loaded: bool = False
     closed_time: datetime | None = None
     pids: dict[str, str] = field(default_factory=dict)
+    sized: set[tuple[str | None, str | None]] = field(default_factory=set)
 
     def add(self, row: Row) -> None:
         """Takes one more observation."""
@@ -40,6 +42,8 @@ class Start:
         if row["process"] and row["pid"] and row["process"].startswith(_SINGLE_PROCESSES):
             self.pids.setdefault(row["process"], row["pid"])
         self.loaded = self.loaded or row["phase"] is not None
+        if row["kind"] == "kv_pool":
+            self.sized.add((row["process"], row["pid"]))
         if row["kind"] in _ENDS or (row["phase"] == "init_engine" and row["edge"] != "begin"):
             self.closed = True
             self.closed_time = row["time"] or self.closed_time
@@ -48,10 +52,15 @@ class Start:
         """Whether this observation opens another start."""
         if row["kind"] == "engine_begin":
             return self.loaded or self.closed
+        if row["edge"] == "verdict":
+            return self.served or any(one["kind"] == "ready" for one in self.rows)
         if row["kind"] is not None or row["phase"] in _AFTER_LOAD or row["edge"] == "bound":
             return False
         known = self.pids.get(row["process"] or "")
         if known is not None and row["pid"] is not None and known != row["pid"]:
+            return True
+        # One process sizes its KV pool after all of its weights are there.
+        if row["phase"] in _LOADS and (row["process"], row["pid"]) in self.sized:
             return True
         printed_late = (
             self.closed_time is not None and row["time"] is not None and row["time"] <= self.closed_time + _LATE
@@ -79,14 +88,19 @@ def segmented(observations: pl.DataFrame, serving_lines: np.ndarray) -> list[Sta
         for name in targets:
             current = open_starts.get(name)
             if current is None or current.ends_before(row):
-                if row["kind"] in _BEFORE_START:
+                if row["kind"] in _BEFORE_START and row["edge"] != "verdict":
                     continue
                 current = open_starts[name] = Start(name)
                 starts.append(current)
             current.add(row)
     if len(serving_lines) and serving_lines[-1] > last_line:
         _mark_served(open_starts.values())
-    return [start for start in starts if start.loaded or any(row["kind"] == "engine_begin" for row in start.rows)]
+    return [start for start in starts if start.loaded or any(_announces(row) for row in start.rows)]
+
+
+def _announces(row: Row) -> bool:
+    """Whether this observation alone shows that there was a start."""
+    return bool(row["kind"] == "engine_begin" or row["edge"] == "verdict")
 
 
 def _spoken_for(replica: str | None, names: list[str | None]) -> list[str | None]:

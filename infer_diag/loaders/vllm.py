@@ -34,7 +34,7 @@ STATISTICS = DenseRule(
     "statistics",
     "Avg prompt throughput: ",
     r"^(?P<prompt>[0-9.]+) tokens/s, Avg generation throughput: (?P<output>[0-9.]+) tokens/s, "
-    r"Running: (?P<running>[0-9]+) reqs, "
+    r"(?:[A-Z][\w /]*: ?[0-9.]+ ?m?s, )*Running: (?P<running>[0-9]+) reqs, "
     r"(?:Swapped: (?P<swapped>[0-9]+) reqs, )?(?:Waiting|Pending): (?P<waiting>[0-9]+) reqs(?:, Deferred: [0-9]+ reqs)?"
     r"(?:, KV fetch: [0-9]+ waiting to start, [0-9]+ in progress, [0-9]+ completed waiting)?"
     r"(?:, Preemptions: (?P<preemptions>[0-9]+))?"
@@ -50,6 +50,7 @@ RESPONSES = DenseRule(
     variable_tail=r"\S+ - ",
 )
 _FINISHED = r"^Finished request (?P<request_id>\S+?)\.?$"
+_AT_WORK = r"^(?:Processed prompts: *[1-9]|Sleep mode freed |It took [0-9.]+ seconds to (?:fall asleep|wake up))"
 _PREEMPTED = r"is preempted by PreemptionMode.*total_num_cumulative_preemption=(?P<cumulative>[0-9]+)"
 
 
@@ -60,15 +61,17 @@ def identify(records: pl.DataFrame) -> pl.DataFrame:
     parallel = process.str.extract(r"_((?:PP|PCP|TP|DCP|EP)\d+(?:_(?:PP|PCP|TP|DCP|EP)\d+)*)$")
     numbered = process.str.extract(r"Worker-(\d+)$")
     anonymous = pl.when(
-        process.is_in(["RayWorkerWrapper", "RayWorkerVllm", "RayExecutorWorker", "VllmWorkerProcess"])
+        process.str.contains(r"^(?:RayWorker\w*|RayExecutorWorker|VllmWorkerProcess|\w*RayActor)$")
     ).then(
         pl.concat_str([pl.lit("pid "), pl.col("pid"), pl.lit(" "), pl.col("ip")], ignore_nulls=True).str.strip_chars()
     )
-    data_parallel = process.str.extract(r"_DP(?:Rank_)?(\d+)")
+    # Until 0.10.1 the engines of data parallelism are numbered without a name.
+    data_parallel = pl.coalesce(process.str.extract(r"_DP(?:Rank_)?(\d+)"), process.str.extract(r"^EngineCore_(\d+)$"))
     return records.with_columns(
         replica(pl.coalesce("pod", "service"), pl.lit("DP") + data_parallel),
         pl.when(worker.fill_null(False) | pl.col("rank").is_not_null())
         .then(pl.coalesce(parallel, "rank", numbered, anonymous))
+        .otherwise(anonymous)
         .alias("rank"),
     )
 
@@ -83,7 +86,9 @@ def serving(batch: Batch) -> Frames:
         "engine_steps": _steps(steps),
         "engine_samples": _samples(statistics),
         "requests": _requests(received, batch.records),
-        "incidents": pl.concat([answered(responses, batch), _preemptions(batch.records)], how="diagonal"),
+        "incidents": pl.concat(
+            [answered(responses, batch), _preemptions(batch.records), _in_use(batch.records)], how="diagonal"
+        ),
         "rejected": pl.concat([damaged_steps, damaged_statistics]),
     }
 
@@ -183,6 +188,14 @@ def _preemptions(records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _in_use(records: pl.DataFrame) -> pl.DataFrame:
+    """What only an engine does that has started: answering a batch of prompts, falling asleep, waking up."""
+    mine = records.filter(pl.col("message").str.contains(_AT_WORK))
+    return mine.select(
+        "line", "time", "replica", pl.lit("in_use").alias("kind"), pl.lit(None, pl.String).alias("fields")
+    )
+
+
 def configured(records: pl.DataFrame) -> pl.DataFrame:
     """Rows of `deployments` (without `source_id`), one per line that tells of the configuration."""
     message = pl.col("message")
@@ -228,6 +241,9 @@ SIGNATURE = Signature(
         r"GPU KV cache size: [0-9,]+ tokens|# (?:GPU|cuda) blocks: ",
         r"\((?:EngineCore|VllmWorker|RayWorkerWrapper|APIServer)[\w-]*(?: rank=\d+)? pid=",
         r"Loading (?:safetensors|pt) checkpoint shards:",
+        r"Waiting for [0-9]+ (?:local, [0-9]+ remote )?core engine proc",
+        r"EngineCore (?:hit an exception|failed to start)",
+        r"Starting to load model \S+\.\.\.",
         rf"{prefixes.VLLM_STAMP}.* out of memory",
     ),
 )
@@ -244,6 +260,9 @@ ENGINE = Engine(
             '"POST ',
             "PreemptionMode",
             "SpecDecoding",
+            "Processed prompts:",
+            "Sleep mode freed",
+            " seconds to ",
         ),
         dense=(STEPS, STATISTICS, RECEIVED, RESPONSES),
     ),

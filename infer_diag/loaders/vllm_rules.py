@@ -21,7 +21,7 @@ PHASES = (
     ),
     StartRule(
         "Loading model weights took ",
-        r"Loading model weights took (?P<gib>[0-9.]+) Gi?B",
+        rf"Loading model weights took (?P<gib>[0-9.]+) Gi?B(?: and {_S})?",
         phase="weights_load",
         edge="end",
     ),
@@ -42,6 +42,13 @@ PHASES = (
         "torch.compile and initial profiling/warmup run together took ",
         rf"torch\.compile and initial profiling/warmup run together took {_S} in total",
         phase="kv_profile",
+    ),
+    # TPU runners print it once per graph, and the first of them printed "in" twice.
+    StartRule(
+        "Compilation finished in ",
+        r"Compilation finished in (?:in )?(?P<seconds>[0-9.]+) \[secs\]",
+        phase="compile",
+        strict=False,
     ),
     # The CPU runner compiles in a warm-up of its own and prints no duration for it.
     StartRule("Warming up model for the compilation", phase="compile", edge="begin"),
@@ -102,12 +109,26 @@ PHASES = (
         "Chat template warmup completed in ", r"Chat template warmup completed in (?P<ms>[0-9.]+) ?ms", phase="warmup"
     ),
     StartRule(
+        " files: ",
+        rf"Fetching [0-9]+ files:{BAR}",
+        phase="weights_fetch",
+        inside="weights_load",
+        edge="bar",
+        strict=False,
+    ),
+    StartRule(
         "checkpoint shards:", rf"Loading \S+ checkpoint shards:{BAR}", phase="weights_read", edge="bar", strict=False
     ),
     StartRule(
         "Capturing ", rf"Capturing (?:CUDA|cuda) ?graphs?.*?:{BAR}", phase="graph_capture", edge="bar", strict=False
     ),
 )
+
+
+def _verdict(claim: str, pattern: str = "") -> StartRule:
+    """A line that is printed only where a start fails; `fields` is what it says of the cause, if anything."""
+    return StartRule(claim, pattern, kind="failed", edge="verdict", strict=False)
+
 
 INCIDENTS = (
     StartRule(
@@ -151,57 +172,31 @@ INCIDENTS = (
     StartRule("Cache the graph ", kind="compile_cache_miss", edge="mark"),
     StartRule("saved AOT compiled function to ", kind="compile_cache_miss", edge="mark"),
     StartRule("Compiling model again due to a load failure", kind="compile_cache_miss", edge="mark"),
+    StartRule("KV cache size: ", r"[\w ]*KV cache size: [0-9,]+ tokens", kind="kv_pool", edge="mark", strict=False),
+    StartRule(" blocks: ", r"(?:# )?\w+ blocks: [0-9]+", kind="kv_pool", edge="mark", strict=False),
     StartRule("Enforce eager set", kind="compile_off", edge="mark"),
     StartRule("Skipping CUDA graph capture", kind="graphs_off", edge="mark"),
-    StartRule(
-        "ngine core initialization failed",
-        r".*?(?P<fields>[Ee]ngine core initialization failed.*)",
-        kind="failed",
-        edge="mark",
-    ),
-    StartRule("EngineCore failed to start", r"EngineCore failed to start(?P<fields>.*)", kind="failed", edge="mark"),
-    StartRule(
-        "Engine process failed to start", r".*?(?P<fields>Engine process failed to start.*)", kind="failed", edge="mark"
-    ),
-    StartRule("WorkerProc failed to start", r".*?(?P<fields>WorkerProc failed to start.*)", kind="failed", edge="mark"),
-    StartRule(
-        "WorkerProc initialization failed",
-        r".*?(?P<fields>WorkerProc initialization failed.*)",
-        kind="failed",
-        edge="mark",
-    ),
-    StartRule(
-        "Free memory on device",
-        r"(?P<fields>(?:ValueError: )?Free memory on device.* on startup is less.*)",
-        kind="failed",
-        edge="mark",
-    ),
-    StartRule(
-        "No available memory for the cache blocks",
-        r"(?P<fields>.*No available memory for the cache blocks.*)",
-        kind="failed",
-        edge="mark",
-    ),
-    StartRule(
-        "To serve at least one request with",
-        r"(?P<fields>.*To serve at least one request with.*)",
-        kind="failed",
-        edge="mark",
-    ),
-    StartRule(
+    _verdict("ngine core initialization failed", r".*?[Ee]ngine core initialization failed"),
+    _verdict("EngineCore failed to start"),
+    _verdict("Engine process failed to start", r".*?Engine process failed to start"),
+    _verdict("WorkerProc failed to start", r".*?WorkerProc failed to start"),
+    _verdict("WorkerProc initialization failed", r".*?WorkerProc initialization failed"),
+    _verdict("Free memory on device", r"(?P<fields>.*?Free memory on device.* on startup is less.*)"),
+    _verdict("No available memory for the cache blocks", r"(?P<fields>.*No available memory for the cache blocks.*)"),
+    _verdict("To serve at least one request with", r"(?P<fields>.*To serve at least one request with.*)"),
+    _verdict(
         "is larger than the maximum number of tokens that can be stored in KV cache",
         r"(?P<fields>.*is larger than the maximum number of tokens that can be stored in KV cache.*)",
-        kind="failed",
-        edge="mark",
     ),
-    StartRule("Application startup failed", kind="failed", edge="mark"),
+    _verdict("out of memory occurred when", r"(?P<fields>.*out of memory occurred when warming up.*)"),
+    StartRule("hit an exception", r"(?:EngineCore|WorkerProc) hit an exception", kind="failed", edge="mark"),
+    _verdict("Application startup failed"),
     StartRule(
         "out of memory. Tried to allocate",
         r"(?P<fields>.*(?:CUDA|HIP) out of memory\. Tried to allocate.*)",
         kind="oom",
         edge="mark",
     ),
-    StartRule("out of memory occurred when", r"(?P<fields>.*out of memory occurred when.*)", kind="oom", edge="mark"),
     StartRule("hutting down", r"(?:Shutting down|\[shutdown\])", kind="shutdown", edge="mark", strict=False),
     StartRule("[shutdown]", r"\[shutdown\]", kind="shutdown", edge="mark", strict=False),
     StartRule("Application shutdown complete", kind="shutdown", edge="mark"),

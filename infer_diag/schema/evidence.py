@@ -57,6 +57,8 @@ INCIDENTS = (
     "engine_cache_hit",
     "compile_off",
     "graphs_off",
+    "kv_pool",
+    "in_use",
     "preemption",
     "kv_full",
     "response",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -15,18 +16,34 @@ LINE_LIMIT = 1 << 16
 _BAR = r"\d+%\||% Completed \|"
 _WRAP_RANGE = (40, 400)
 """Widths at which terminals, pagers and web consoles break lines."""
+_NEARLY_ALL = 0.8
+"""Of the lines that begin no record, so many have to fit the wrapping: the rest may be output of others."""
+_AT_WORDS = 0.4
+"""So many of the broken lines are shorter than the width where words are kept whole; elsewhere only a lost blank is."""
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """How the lines of a text were wrapped: at `width` characters, inside words or only between them.
+
+    `record_begin` is a pattern of lines that begin a record and are never what is left of another one.
+    """
+
+    width: int
+    at_words: bool
+    record_begin: str
 
 
 class Chunk:
     """Lines of one piece of a file, numbered from `first_line` (1-based)."""
 
-    def __init__(self, data: bytes, first_line: int, wrap_width: int | None = None) -> None:
+    def __init__(self, data: bytes, first_line: int, wrap: Wrap | None = None) -> None:
         self.first_line = first_line
         self.line_count = data.count(b"\n") + (not data.endswith(b"\n"))
         self._data = data
         self._joined: pl.DataFrame | None = None
-        if wrap_width:
-            self._joined = _unwrapped(self._filtered(pl.lit(True)), wrap_width)
+        if wrap is not None:
+            self._joined = _unwrapped(self._filtered(pl.lit(True)), wrap)
 
     def _scan(self) -> pl.LazyFrame:
         return pl.scan_lines(
@@ -64,11 +81,12 @@ def _bounded(lines: pl.DataFrame) -> pl.DataFrame:
     return lines.with_columns(pl.col("text").str.slice(0, LINE_LIMIT))
 
 
-def wrap_width(sample: pl.DataFrame, record_begin: str) -> int | None:
-    """The width at which the text was wrapped inside its lines, or None.
+def wrapping(sample: pl.DataFrame, record_begin: str) -> Wrap | None:
+    """How the text was wrapped inside its lines, or None.
 
     A width counts as one when at least two records fill it, being the longest lines, and nearly each is followed by a
-    line that is neither a record of its own nor a progress bar, while most other lines are records.
+    line that is neither a record of its own nor a progress bar, while most other lines are records. Wrapped between
+    words, a record fills it when the next line's first word would not have fitted.
     """
     lengths = sample["text"].str.len_chars()
     width = cast(int, lengths.max()) if len(lengths) else 0
@@ -80,13 +98,29 @@ def wrap_width(sample: pl.DataFrame, record_begin: str) -> int | None:
     continued = int((begins[filled] & ~alone[filled + 1]).sum())
     broken = int(alone[filled + 1].sum())
     orphans = int((~alone).sum())
-    return width if continued >= 2 and broken <= 0.25 * continued and continued >= 0.4 * orphans else None
+    carried = sample.select(_carried(width, record_begin)).to_series().to_numpy()
+    short = carried[1:] & (lengths < width).to_numpy()[:-1]
+    if short.sum() >= max(2, _AT_WORDS * carried.sum()) and carried.sum() >= _NEARLY_ALL * orphans:
+        return Wrap(width, True, record_begin)
+    fits = continued >= 2 and broken <= 0.25 * continued and continued >= 0.4 * orphans
+    return Wrap(width, False, record_begin) if fits else None
 
 
-def _unwrapped(lines: pl.DataFrame, width: int) -> pl.DataFrame:
+def _carried(width: int, record_begin: str) -> pl.Expr:
+    """Whether a line is what did not fit into the one before it, where lines are broken between words."""
+    text, before = pl.col("text"), pl.col("text").shift(1).str.len_chars()
+    word = text.str.extract(r"^(\S+)").str.len_chars()
+    unfit = (before > 0) & (before + 1 + word > width)
+    return unfit.fill_null(False) & ~text.str.contains(record_begin) & ~text.str.contains(_BAR)
+
+
+def _unwrapped(lines: pl.DataFrame, wrap: Wrap) -> pl.DataFrame:
     """Lines joined to the one before them where that one fills the whole width; each keeps its first line's number."""
-    full = pl.col("text").str.len_chars() >= width
-    begins = ~full.shift(1, fill_value=False)
+    full = pl.col("text").str.len_chars() >= wrap.width
+    begins = ~_carried(wrap.width, wrap.record_begin) if wrap.at_words else ~full.shift(1, fill_value=False)
     grouped = lines.with_columns(begins.cum_sum().alias("_group"))
-    joined = grouped.group_by("_group", maintain_order=True).agg(pl.col("line").first(), pl.col("text").str.join(""))
+    between = " " if wrap.at_words else ""
+    joined = grouped.group_by("_group", maintain_order=True).agg(
+        pl.col("line").first(), pl.col("text").str.join(between)
+    )
     return joined.drop("_group")

@@ -12,7 +12,7 @@ import polars as pl
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.clock import FileClock
-from infer_diag.loaders.text.lines import Chunk, wrap_width
+from infer_diag.loaders.text.lines import Chunk, Wrap, wrapping
 from infer_diag.loaders.text.records import ATTRIBUTES, records
 
 _CONTEXT_LINES = 5000
@@ -93,7 +93,7 @@ class TextReader:
     clock: FileClock
     on_bytes: Callable[[int], None] = lambda _: None
     lines: int = 0
-    wrap_width: int | None = None
+    wrap: Wrap | None = None
     ends_mid_line: bool = False
     cut_lines: list[int] = field(default_factory=list)
 
@@ -101,8 +101,8 @@ class TextReader:
         """Timed records, chunk after chunk."""
         for number, data in enumerate(self.file.chunks()):
             if number == 0:
-                self.wrap_width = _sniffed_width(data)
-            chunk = Chunk(data, self.lines + 1, self.wrap_width)
+                self.wrap = _sniffed_wrap(data)
+            chunk = Chunk(data, self.lines + 1, self.wrap)
             self.on_bytes(len(data))
             self.ends_mid_line = not data.endswith(b"\n")
             yield self._batch(chunk)
@@ -207,8 +207,8 @@ def _cut_lines(context: pl.DataFrame) -> list[int]:
     return context.filter(pl.col("text").str.contains(_CUT_MARK))["line"].to_list()
 
 
-def _sniffed_width(data: bytes) -> int | None:
+def _sniffed_wrap(data: bytes) -> Wrap | None:
     head = data[: 1 << 20]
     sample = Chunk(head, 1).matching("")
     begin = rf"^\W*(?:\d{{4}}-\d\d-\d\dT|{prefixes.RECORD_BEGIN}|(?:\([A-Za-z][^()]*\) ?)*{prefixes.LEVEL}:)"
-    return wrap_width(sample, prefixes.ascii_classes(begin))
+    return wrapping(sample, prefixes.ascii_classes(begin))

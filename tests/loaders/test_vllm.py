@@ -1,0 +1,142 @@
+"""What vLLM's logs look like in the field: failures alone, engines numbered without a name, copied and wrapped text."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import polars as pl
+import pytest
+from test_shapes import read
+
+STAMP = "INFO 03-14 09:26:53 [core.py:77]"
+
+FAILURES = [
+    "ValueError: Free memory on device (3.1/23.6 GiB) on startup is less than desired GPU memory utilization (0.9, 21.2 GiB).",
+    "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.",
+    "ValueError: To serve at least one request with the model's max seq len (65536), (8.0 GiB KV cache is needed, which is more)",
+    "ValueError: The model's max seq len (65536) is larger than the maximum number of tokens that can be stored in KV cache (12).",
+    "RuntimeError: CUDA out of memory occurred when warming up sampler with 128 dummy requests.",
+]
+
+
+@pytest.mark.parametrize("message", FAILURES)
+@pytest.mark.parametrize(
+    "front", ["(EngineCore_DP0 pid=7) ERROR 03-14 09:26:53 [core.py:700] ", "(EngineCore pid=7) ", ""]
+)
+def test_a_failure_alone_is_a_failed_start(tmp_path: Path, front: str, message: str) -> None:
+    recording = read(tmp_path, [f"{front}{message}", "(EngineCore pid=7) more of the traceback"], format="vllm")
+    assert recording.starts["failed_line"].to_list() == [1]
+    assert recording.incidents.filter(kind="failed")["fields"][0].startswith(message[:100])
+
+
+def test_a_failure_after_serving_is_that_of_the_next_start(tmp_path: Path) -> None:
+    statistics = "Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 2.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 4.5%"
+    lines = [
+        f"{STAMP} Graph capturing finished in 20 secs, took 0.52 GiB",
+        f"{STAMP} Engine 000: {statistics}",
+        f"ERROR 03-14 09:30:53 [core.py:77] {FAILURES[1]}",
+    ]
+    recording = read(tmp_path, lines)
+    assert recording.starts.select("served", "failed_line").rows() == [(True, None), (False, 3)]
+
+
+def test_an_exception_while_serving_is_no_failed_start(tmp_path: Path) -> None:
+    statistics = "Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 2.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 4.5%"
+    lines = [f"{STAMP} Engine 000: {statistics}", "ERROR 03-14 09:27:03 [core.py:700] WorkerProc hit an exception."]
+    assert read(tmp_path, lines).starts.is_empty()
+
+
+def test_engines_numbered_without_a_name_are_replicas(tmp_path: Path) -> None:
+    lines = [
+        "(EngineCore_0 pid=50) INFO 04-01 10:00:10 [gpu_model_runner.py:12] Model loading took 14.2 GiB and 4.100000 seconds",
+        "(EngineCore_3 pid=53) INFO 04-01 10:00:19 [gpu_model_runner.py:12] Model loading took 14.2 GiB and 13.200000 seconds",
+    ]
+    recording = read(tmp_path, lines)
+    assert recording.starts["replica"].to_list() == ["DP0", "DP3"]
+    lone = read(tmp_path, lines[:1])
+    assert lone.starts["replica"].to_list() == [None]
+
+
+def test_a_load_after_the_pool_was_sized_is_another_start(tmp_path: Path) -> None:
+    one = [
+        "Loading model weights took 3.5000 GB",
+        "# GPU blocks: 900, # CPU blocks: 100",
+        "Maximum concurrency for 4096 tokens per request: 3.52x",
+    ]
+    assert len(read(tmp_path, one * 3).starts) == 3
+
+
+def test_words_wrapped_by_a_mail_are_joined(tmp_path: Path) -> None:
+    records = [
+        f"{STAMP} Dynamo bytecode transform time: 6.25 s",
+        f"{STAMP} Directly load the compiled graph(s) for shape None from the cache, took 3.125 s",
+        f"{STAMP} torch.compile takes 9.38 s in total",
+        f"{STAMP} Graph capturing finished in 21 secs, took 0.52 GiB",
+        f"{STAMP} init engine (profile, create kv cache, warmup model) took 43.50 seconds",
+    ]
+    lines = [line for record in records for line in textwrap.wrap(record, 66, break_long_words=False)]
+    assert len(lines) > len(records)
+    read_back = read(tmp_path, lines)
+    assert dict(read_back.phases.select("phase", "duration_s").rows()) == {
+        "compile_dynamo": 6.25,
+        "compile_graph": 3.125,
+        "compile": 9.38,
+        "graph_capture": 21.0,
+        "init_engine": 43.5,
+    }
+
+
+def test_output_of_others_between_records_is_not_joined(tmp_path: Path) -> None:
+    lines = [
+        f"{STAMP} Graph capturing finished in 21 secs, took 0.52 GiB",
+        "done",
+        f"{STAMP} a longer line of no use {'x' * 40}",
+        "ok",
+    ]
+    recording = read(tmp_path, lines)
+    assert recording.sources[0].notes == ()
+
+
+def test_numbers_between_the_rates_and_the_counts_do_no_harm(tmp_path: Path) -> None:
+    message = (
+        "Avg prompt throughput: 82.5 tokens/s, Avg generation throughput: 18.5 tokens/s, Longest step: 86.5 ms, "
+        "Avg time/tok:49.5 ms, Running: 5 reqs, Swapped: 0 reqs, Pending: 15 reqs, GPU KV cache usage: 99.0%, CPU KV cache usage: 0.0%"
+    )
+    recording = read(tmp_path, [f"INFO 02-01 06:36:05 llm_engine.py:921] {message}"])
+    assert recording.rejected.is_empty()
+    assert recording.engine_samples.select("running_count", "waiting_count").rows() == [(5, 15)]
+
+
+def test_sleeping_and_answering_are_no_part_of_the_start(tmp_path: Path) -> None:
+    lines = [
+        "INFO 07-04 01:44:00 [llm_engine.py:428] init engine (profile, create kv cache, warmup model) took 6.75 seconds",
+        "Processed prompts: 100%|####| 4/4 [00:02<00:00,  2.19s/it, est. speed input: 1.83 toks/s, output: 7.31 toks/s]",
+        "INFO 07-04 01:45:05 [executor_base.py:208] It took 44.250000 seconds to fall asleep.",
+        "INFO 07-04 02:45:12 [executor_base.py:219] It took 1.375000 seconds to wake up tags ['weights'].",
+    ]
+    recording = read(tmp_path, lines)
+    assert recording.starts.select("served", "last_line").rows() == [(True, 1)]
+    assert recording.incidents.filter(kind="in_use")["line"].to_list() == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("message", "phase", "seconds"),
+    [
+        ("Loading model weights took 2.3185 GB and 21.066112 seconds", "weights_load", 21.066112),
+        ("Compilation finished in in 44.09 [secs].", "compile", 44.09),
+        ("Compilation finished in 0.11 [secs].", "compile", 0.11),
+    ],
+)
+def test_wordings_of_few_versions(tmp_path: Path, message: str, phase: str, seconds: float) -> None:
+    recording = read(tmp_path, [f"{STAMP} {message}"], format="vllm")
+    assert recording.phases.select("phase", "duration_s").rows() == [(phase, pytest.approx(seconds))]
+
+
+def test_a_download_shows_its_bar(tmp_path: Path) -> None:
+    lines = [
+        f"{STAMP} Starting to load model org/some-8b...",
+        "Fetching 12 files:   0%|          | 0/12 [00:00<?, ?it/s]\rFetching 12 files:  50%|#####     | 6/12 [01:10<01:11, 11.67s/it]",
+    ]
+    bars = read(tmp_path, lines).progress.filter(pl.col("done_count") > 0)
+    assert bars.select("phase", "done_count", "total_count", "elapsed_s").rows() == [("weights_fetch", 6, 12, 70.0)]
