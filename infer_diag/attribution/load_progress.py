@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CACHED_SPEEDUP = 10.0
 """Leading parts so many times faster than the rest came out of a cache and say nothing about the storage. Between a
@@ -75,6 +75,19 @@ def bar(phase: str, worker: str, replica: str | None, rows: Sequence[Mapping[str
             readings = []
         readings.append(reading)
     return Bar(phase, worker, replica, tuple(readings))
+
+
+def placed(found: Bar, above: int | None, last: int | None) -> Bar:
+    """The bar, its newest reading placed in time where its lines have no stamps and the start has room for it.
+
+    A bar begins after the last stamped line above it (`above`, microseconds), and its own clock says how long it has
+    run since; a bar that would then run beyond the start's last stamp stays without a place.
+    """
+    newest = found.newest
+    if newest.time is not None or newest.elapsed_s is None or above is None or last is None:
+        return found
+    end = above + round(newest.elapsed_s * 1e6)
+    return found if end > last else replace(found, readings=(*found.readings[:-1], replace(newest, time=end)))
 
 
 def pace(found: Bar) -> Pace | None:

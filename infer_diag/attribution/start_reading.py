@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 
 from infer_diag.attribution.intervals import MICROSECONDS, microseconds
-from infer_diag.attribution.load_progress import Bar, bar, pace
+from infer_diag.attribution.load_progress import Bar, bar, pace, placed
 from infer_diag.attribution.occurrences import (
     CONTAINERS,
     ORDER,
@@ -132,14 +132,13 @@ def _reading(
 ) -> StartReading:
     several = len({row["replica"] for row in (*phase_rows, *progress_rows) if row["replica"] is not None}) > 1
     read = _annotated([mark(row, _worker(row, several)) for row in phase_rows])
-    stamps = _stamps(start, incident_rows)
-    marks = _anchored(read, stamps)
+    marks = _anchored(read, _stamps(start, incident_rows))
     stated = {str(row["phase"]): str(row["inside"]) for row in phase_rows if row["inside"] is not None}
     parent = parents(marks, stated)
     ended, begun = occurrences(marks)
     up = start["ready_line"] is not None or bool(start["served"])
     over = [one for one in begun if up or _passed(one.phase, one.replica, one.begin, one.line, marks, parent)]
-    bars = [_placed(bar, stamps, marks, _whole(start["last_time"])) for bar in _bars(progress_rows, several)]
+    bars = _placed(_bars(progress_rows, several), _known(_stamps(start, incident_rows), read), start)
     events = tuple(_event(row) for row in incident_rows)
     return StartReading(
         start_id=str(start["start_id"]),
@@ -197,9 +196,14 @@ def _stamps(start: Mapping[str, object], incidents: Sequence[Mapping[str, object
     return [(_whole(source) or 0, _whole(line) or 0, time) for source, line, time in rows if isinstance(time, int)]
 
 
+def _known(stamps: Sequence[tuple[int, int, int]], marks: Sequence[Mark]) -> list[tuple[int, int, int]]:
+    """Source, line and time of every stamped line of a start that tells something, in order."""
+    return sorted([*stamps, *((one.source_id, one.line, one.moment) for one in marks if one.moment is not None)])
+
+
 def _anchored(marks: list[Mark], stamps: list[tuple[int, int, int]]) -> list[Mark]:
     """Durations whose line has no stamp end at the last stamped line above them, where the start has stamps at all."""
-    known = sorted(stamps + [(mark.source_id, mark.line, mark.moment) for mark in marks if mark.moment is not None])
+    known = _known(stamps, marks)
     if not known:
         return marks
     return [_at_last_stamp(mark, known) if _floats(mark) else mark for mark in marks]
@@ -231,20 +235,11 @@ def _bars(rows: Sequence[Mapping[str, object]], several_replicas: bool) -> list[
     return [bar(phase, worker, replica, lane) for (phase, worker, replica), lane in sorted(lanes.items(), key=str)]
 
 
-def _placed(found: Bar, stamps: Sequence[tuple[int, int, int]], marks: Sequence[Mark], last: int | None) -> Bar:
-    """The bar, with its newest reading placed in time where its lines have no stamps and the start has room for it.
-
-    A bar begins after the last stamped line above it; its own clock says how long it has run since.
-    """
-    newest, first = found.newest, found.readings[0]
-    known = sorted([*stamps] + [(one.source_id, one.line, one.moment) for one in marks if one.moment is not None])
-    above = [time for source, line, time in known if (source, line) < (first.source_id, first.line)]
-    if newest.time is not None or newest.elapsed_s is None or not above or last is None:
-        return found
-    end = above[-1] + microseconds(newest.elapsed_s)
-    if end > last:
-        return found
-    return replace(found, readings=(*found.readings[:-1], replace(newest, time=end)))
+def _placed(bars: list[Bar], known: Sequence[tuple[int, int, int]], start: Mapping[str, object]) -> list[Bar]:
+    last = _whole(start["last_time"])
+    firsts = [(found.readings[0].source_id, found.readings[0].line) for found in bars]
+    above = [[time for source, line, time in known if (source, line) < first] for first in firsts]
+    return [placed(found, times[-1] if times else None, last) for found, times in zip(bars, above, strict=True)]
 
 
 def _passed(

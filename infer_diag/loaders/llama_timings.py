@@ -99,19 +99,7 @@ def _loads(observations: pl.DataFrame) -> pl.DataFrame:
 def _blocks(rows: pl.DataFrame) -> pl.DataFrame:
     """One row per block: `line` and `time` of its last line, its times and counts."""
     rows = rows.sort("replica", "line", maintain_order=True)
-    what, before = pl.col("what"), pl.col("what").shift(1).over("replica")
-    apart = pl.col("line") - pl.col("line").shift(1).over("replica") > _TOGETHER_LINES
-    other_task = pl.col("task") != pl.col("task").shift(1).over("replica")
-    begins = (
-        what.is_in(["header", "sampling"])
-        | ((what == "load") & ~before.is_in(["sampling"]))
-        | ((what == "sample") & (before != "load"))
-        | ((what == "prompt eval") & ~before.is_in(["header", "load", "sample", "sampling"]))
-        | ((what == "eval") & (before == "total"))
-        | ((what == "total") & (before == "total"))
-    )
-    new = begins.fill_null(False) | apart.fill_null(True) | other_task.fill_null(False)
-    numbered = rows.with_columns(new.cum_sum().over("replica").alias("block"))
+    numbered = rows.with_columns(_begins_block().cum_sum().over("replica").alias("block"))
 
     def first(name: str, column: str) -> pl.Expr:
         return pl.col(column).filter(pl.col("what") == name).first()
@@ -131,6 +119,21 @@ def _blocks(rows: pl.DataFrame) -> pl.DataFrame:
         first("total", "ms").alias("total"),
         first("sample", "count").alias("sampled"),
     )
+
+
+def _begins_block() -> pl.Expr:
+    """Whether a line opens a block: by the order in which the versions print, by its task, or by its distance."""
+    what, before = pl.col("what"), pl.col("what").shift(1).over("replica")
+    apart = pl.col("line") - pl.col("line").shift(1).over("replica") > _TOGETHER_LINES
+    other_task = pl.col("task") != pl.col("task").shift(1).over("replica")
+    begins = (
+        what.is_in(["header", "sampling"])
+        | ((what == "load") & (before != "sampling"))
+        | ((what == "sample") & (before != "load"))
+        | ((what == "prompt eval") & ~before.is_in(["header", "load", "sample", "sampling"]))
+        | (what.is_in(["eval", "total"]) & (before == "total"))
+    )
+    return begins.fill_null(False) | apart.fill_null(True) | other_task.fill_null(False)
 
 
 def _is_context() -> pl.Expr:
@@ -170,44 +173,53 @@ def _requests(blocks: pl.DataFrame) -> pl.DataFrame:
 def _starts(observations: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The observations of starts, with what the blocks of contexts add to them.
 
-    A load time holds the first evaluation, since weights that are mapped come in while they are first used: it bounds
-    the load. It is printed with every block of its context; another value, with no line of a load before it, is
-    another run. The wall clock of a run bounds its start only where the run served a single request.
+    A load time runs from the first byte to the end of the first evaluation, since weights that are mapped come in while
+    they are first used: it bounds the load from above. It is printed with every block of its context; another value,
+    with no line of a load before it, is another run.
     """
     order = observations.sort("replica", "line", "part", maintain_order=True)
-    bound = pl.col("edge") == "bound"
-    over = pl.col("kind") == "shutdown"
-    order = order.with_columns(
-        (~bound & ~over.fill_null(False)).cum_sum().over("replica").alias("_told"),
-        over.fill_null(False).cum_sum().over("replica").alias("_runs"),
-    )
-    loads = order.filter(bound).with_columns(
-        (pl.col("_told") > pl.col("_told").shift(1, fill_value=0).over("replica")).alias("_described"),
-        (pl.struct("seconds", "_runs") == pl.struct("seconds", "_runs").shift(1).over("replica")).alias("_again"),
-    )
-    kept = loads.filter(pl.col("_described") | ~pl.col("_again").fill_null(False))
-    served = (~_is_context()).any().over("replica")
-    first = blocks.with_columns(served.alias("_served")).drop_nulls("load_line")
-    first = first.select("replica", "load_line", "prompt_line", "prompt", "eval", "_served")
-    kept = kept.join(first, left_on=["replica", "line"], right_on=["replica", "load_line"], how="left")
-    names = observations.columns
-    begun = kept.filter(~pl.col("_described")).with_columns(
-        *(pl.lit(None, observations.schema[name]).alias(name) for name in ("phase", "seconds", "resolution_s")),
+    loads = _loads_once(order)
+    nameless = ("phase", "seconds", "resolution_s")
+    begun = loads.filter(~pl.col("_described")).with_columns(
+        *(pl.lit(None, observations.schema[name]).alias(name) for name in nameless),
         kind=pl.lit("engine_begin"),
         edge=pl.lit("mark"),
     )
-    bounded = kept.with_columns(lower_s=(pl.col("seconds") - pl.col("prompt") / 1e3).clip(lower_bound=0.0))
-    # With stamps the request is told for itself, and idle time may lie before it.
-    sole = pl.col("time").is_null() & ~pl.col("_served") & (pl.col("prompt") > 0)
-    requested = kept.filter(sole).with_columns(
+    rest = _timed_runs(_paired(order.filter(pl.col("edge") != "bound")), blocks)
+    parts = [frame.select(observations.columns) for frame in (begun, rest, loads, _first_requests(loads, blocks))]
+    return pl.concat(parts).sort("line", "part", maintain_order=True)
+
+
+def _loads_once(order: pl.DataFrame) -> pl.DataFrame:
+    """The load times, each once, with `_described`: whether other lines tell of the same start."""
+    bound, over = pl.col("edge") == "bound", (pl.col("kind") == "shutdown").fill_null(False)
+    counted = order.with_columns(
+        (~bound & ~over).cum_sum().over("replica").alias("_told"), over.cum_sum().over("replica").alias("_runs")
+    )
+    printed = pl.struct("seconds", "_runs")
+    loads = counted.filter(bound).with_columns(
+        (pl.col("_told") > pl.col("_told").shift(1, fill_value=0).over("replica")).alias("_described"),
+        (printed == printed.shift(1).over("replica")).fill_null(False).alias("_again"),
+    )
+    return loads.filter(pl.col("_described") | ~pl.col("_again"))
+
+
+def _first_requests(loads: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """A phase for the request that follows a load, in a run that has no stamps and no slots.
+
+    With stamps the request is told for itself, and idle time may lie before it.
+    """
+    lone = blocks.filter((~_is_context()).any().over("replica").not_() & (pl.col("prompt") > 0))
+    lone = lone.select("replica", "load_line", "prompt_line", "prompt", "eval").drop_nulls("load_line")
+    found = loads.filter(pl.col("time").is_null()).join(
+        lone, left_on=["replica", "line"], right_on=["replica", "load_line"]
+    )
+    return found.with_columns(
         line="prompt_line",
         phase=pl.lit("first_request"),
         edge=pl.lit("duration"),
         seconds=pl.sum_horizontal("prompt", "eval") / 1e3,
     )
-    rest = _timed_runs(_paired(order.filter(~bound)), blocks)
-    parts = [frame.select(names) for frame in (begun, rest, bounded, requested)]
-    return pl.concat(parts).sort("line", "part", maintain_order=True)
 
 
 def _paired(order: pl.DataFrame) -> pl.DataFrame:

@@ -51,7 +51,7 @@ def observed(records: pl.DataFrame, rules: Iterable[StartRule]) -> tuple[pl.Data
     """(observations, lines that a rule claims and cannot read).
 
     `records` holds `line, part, time, message, process, pid, replica, rank`; observations add `phase, inside, kind,
-    edge, is_total, seconds, lower_s, resolution_s, size_bytes, done_count, total_count, elapsed_s, fields`, in the
+    edge, is_total, seconds, resolution_s, size_bytes, done_count, total_count, elapsed_s, fields`, in the
     order of the log.
     """
     found, damaged = [], []
@@ -107,7 +107,6 @@ def _observation(read: pl.DataFrame, rule: StartRule) -> pl.DataFrame:
         pl.lit(rule.edge).alias("edge"),
         pl.lit(rule.is_total).alias("is_total"),
         seconds.alias("seconds"),
-        pl.lit(None, pl.Float64).alias("lower_s"),
         _resolution(group["seconds"], group["ms"]).alias("resolution_s"),
         (group["gib"].cast(pl.Float64, strict=False) * _GIB).alias("size_bytes"),
         pl.coalesce(group["done"].cast(pl.UInt32, strict=False), done).alias("done_count"),

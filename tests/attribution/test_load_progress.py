@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import pytest
 from handmade_start import HandmadeStart
 
-from infer_diag.attribution.cold_start import start_phases, start_summary
+from infer_diag.attribution.cold_start import start_phases, start_slices, start_summary
 
 
 def progress(log: HandmadeStart) -> tuple[Any, ...]:
@@ -77,3 +78,14 @@ def test_bars_of_several_workers_under_one_name_give_a_pace() -> None:
     for done, elapsed in [(1, 10), (2, 10), (3, 20), (2, 20), (4, 30), (3, 30)]:
         log.bar(done, 8, float(elapsed))
     assert progress(log) == (3, 8, 10.0, 80.0)
+
+
+@pytest.mark.parametrize(("elapsed", "explained"), [(8.0, 8.0), (30.0, None)])
+def test_a_bar_without_stamps_follows_the_line_above_it(elapsed: float, explained: float | None) -> None:
+    log = HandmadeStart().other(0.0).bar(1, 4, elapsed / 4).bar(4, 4, elapsed).ready(20.0)
+    pieces = start_slices(log.recording())
+    known = dict(
+        pieces.filter(pl.col("phase").is_not_null()).select(pl.col("phase").cast(pl.String), "duration_s").rows()
+    )
+    assert known == ({} if explained is None else {"weights_read": explained})
+    assert pieces["duration_s"].sum() == 20.0

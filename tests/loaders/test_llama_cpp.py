@@ -195,7 +195,7 @@ def test_the_first_evaluation_is_part_of_the_load_time(tmp_path: Path) -> None:
     recording = read(tmp_path, context(107317.09, 107297.40, 15622.09))
     load = recording.phases.filter(phase="weights_load").row(0, named=True)
     assert load["duration_s"] is None
-    assert (load["lower_s"], load["upper_s"]) == pytest.approx((0.01969, 107.31709))
+    assert (load["lower_s"], load["upper_s"]) == (None, pytest.approx(107.31709))
     row = recording.request_timings.row(0, named=True)
     assert (row["e2e_s"], row["output_tokens"]) == (None, 32)
     assert row["tpot_s"] == pytest.approx(15.62209 / 31)

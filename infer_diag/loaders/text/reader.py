@@ -21,6 +21,12 @@ _CONTEXT_LINES = 5000
 _EDGE_LINES = 50
 """Lines at either end of such surroundings that are read; one of them will carry a stamp."""
 
+_UNSTAMPED_BEGIN = (
+    r"(?:srv|slot|que|main) +[a-z_]+: |main: |[a-z0-9]+(?:_[a-z0-9]+)+ ?: |(?:prompt eval|eval|total) time +="
+    r"|\d+\.\d\d\.\d\d\d\.\d\d\d [A-Z] |time=\S+ level=|GIN\] \d"
+)
+"""How records of llama.cpp and Ollama begin, which carry no date in front or none at all."""
+
 _CUT_MARK = (
     r"(?i)^\W*(?:\.{3,}|…|\[\.\.\.\]|\[…\]|<snip(?:ped)?>"
     r"|\(?(?:output|log|lines?)? ?(?:truncated|omitted|snipped|skipped)[^\w]*\)?"
@@ -210,5 +216,6 @@ def _cut_lines(context: pl.DataFrame) -> list[int]:
 def _sniffed_wrap(data: bytes) -> Wrap | None:
     head = data[: 1 << 20]
     sample = Chunk(head, 1).matching("")
-    begin = rf"^\W*(?:\d{{4}}-\d\d-\d\dT|{prefixes.RECORD_BEGIN}|(?:\([A-Za-z][^()]*\) ?)*{prefixes.LEVEL}:)"
+    stamped = rf"\d{{4}}-\d\d-\d\dT|{prefixes.RECORD_BEGIN}|(?:\([A-Za-z][^()]*\) ?)*{prefixes.LEVEL}:"
+    begin = rf"^\W*(?:{stamped}|{_UNSTAMPED_BEGIN})"
     return wrapping(sample, prefixes.ascii_classes(begin))
