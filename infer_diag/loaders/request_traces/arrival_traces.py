@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from infer_diag.errors import SourceError
-from infer_diag.loaders.conformed import recorded
+from infer_diag.loaders.conformed import CLAIMED, recorded
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.loader import Loader, Options
-from infer_diag.loaders.request_traces.delimited import Table, table
+from infer_diag.loaders.request_traces.delimited import Table, parts, table
 from infer_diag.loaders.request_traces.jsonl import json_lines
 from infer_diag.loaders.request_traces.moments import MICROSECONDS, counted, times_of
 from infer_diag.loaders.request_traces.numbers import length, number, whole
@@ -30,10 +30,36 @@ def load_azure(file: LogFile, *, options: Options) -> Recording:
     Raises:
         SourceError: the table lacks one of its columns.
     """
-    told = table(file, options, _AZURE)
-    _refuse_without(file, told, _AZURE)
-    known = stamps.parsed(told.rows["TIMESTAMP"], options.year, options.tz)
-    rows = told.rows.join(known, left_on="TIMESTAMP", right_on="raw", how="left", maintain_order="left")
+    good, damaged = [], [pl.DataFrame(schema=CLAIMED)]
+    clocks: tuple[Clock, ...] = ()
+    lines = 0
+    for told in parts(file, options, _AZURE):
+        _refuse_without(file, told, _AZURE)
+        lines = told.lines
+        rows, broken, clock = _azure_rows(told.rows, options)
+        good.append(rows)
+        damaged.append(_rejected(broken, _AZURE, "a row of an Azure LLM trace"))
+        clocks = clocks or clock
+    rows = pl.concat(good)
+    requests, _ = counted(rows, MICROSECONDS)
+    return recorded(
+        file,
+        {"requests": requests},
+        options=options,
+        format="azure-llm",
+        engine="azure-llm",
+        lines=lines,
+        understood=len(rows) + 1,
+        rejected=pl.concat(damaged),
+        times=times_of(rows, MICROSECONDS),
+        clocks=clocks,
+    )
+
+
+def _azure_rows(cells: pl.DataFrame, options: Options) -> tuple[pl.DataFrame, pl.DataFrame, tuple[Clock, ...]]:
+    """(requests, rows that are none, the clock of the first stamp)."""
+    known = stamps.parsed(cells["TIMESTAMP"], options.year, options.tz)
+    rows = cells.join(known, left_on="TIMESTAMP", right_on="raw", how="left", maintain_order="left")
     read = rows.select(
         "line",
         pl.when("has_date").then("us").alias("arrival"),
@@ -41,22 +67,9 @@ def load_azure(file: LogFile, *, options: Options) -> Recording:
         whole(pl.col("GeneratedTokens")).alias("output_tokens"),
     )
     broken = _incomplete(read, ("arrival", "prompt_tokens", "output_tokens"))
-    good = read.filter(~broken)
-    requests, _ = counted(good, MICROSECONDS)
     stamp = rows.filter(~broken).select("TIMESTAMP", "zone", "has_year").head(1).to_dicts()
     clocks = tuple(Clock("inner", each["TIMESTAMP"], each["zone"], 0.0, year_known=each["has_year"]) for each in stamp)
-    return recorded(
-        file,
-        {"requests": requests},
-        options=options,
-        format="azure-llm",
-        engine="azure-llm",
-        lines=told.lines,
-        understood=len(good) + 1,
-        rejected=_rejected(told.rows.filter(broken), _AZURE, "a row of an Azure LLM trace"),
-        times=times_of(good, MICROSECONDS),
-        clocks=clocks,
-    )
+    return read.filter(~broken), cells.filter(broken), clocks
 
 
 def load_burstgpt(file: LogFile, *, options: Options) -> Recording:

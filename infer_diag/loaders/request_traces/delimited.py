@@ -27,13 +27,26 @@ class Table:
 
 
 def table(file: LogFile, options: Options, wanted: Sequence[str], separator: str = ",") -> Table:
-    """The wanted columns of a table whose first line names them; a header that stands in it again is dropped.
+    """The wanted columns of a whole table.
+
+    Raises:
+        SourceError: the table cannot be cut into rows.
+    """
+    found = list(parts(file, options, wanted, separator))
+    if not found:
+        return Table(pl.DataFrame(schema={"line": pl.UInt32}), 0, ())
+    return Table(pl.concat([part.rows for part in found]), found[-1].lines, found[-1].header)
+
+
+def parts(file: LogFile, options: Options, wanted: Sequence[str], separator: str = ",") -> Iterator[Table]:
+    """The wanted columns chunk by chunk, each with the lines so far; a header that stands in it again is dropped.
+
+    The first line names the columns.
 
     Raises:
         SourceError: the table cannot be cut into rows.
     """
     header: tuple[str, ...] = ()
-    parts: list[pl.DataFrame] = []
     lines = 0
     for data in _whole_rows(file, options):
         if not header:
@@ -43,9 +56,8 @@ def table(file: LogFile, options: Options, wanted: Sequence[str], separator: str
         repeated = pl.all_horizontal(pl.col(name) == name for name in header)
         empty = pl.all_horizontal(pl.col(name).is_null() for name in header)
         kept = [name for name in wanted if name in header]
-        parts.append(rows.filter(~repeated.fill_null(False) & ~empty).select("line", *kept).collect())
         lines += height
-    return Table(pl.concat(parts) if parts else pl.DataFrame(schema={"line": pl.UInt32}), lines, header)
+        yield Table(rows.filter(~repeated.fill_null(False) & ~empty).select("line", *kept).collect(), lines, header)
 
 
 def _whole_rows(file: LogFile, options: Options) -> Iterator[bytes]:

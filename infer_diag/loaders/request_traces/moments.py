@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 MOMENTS = ("arrival", "queued", "scheduled", "first_token", "last_token")
@@ -9,6 +11,8 @@ MOMENTS = ("arrival", "queued", "scheduled", "first_token", "last_token")
 
 NANOSECONDS = 1_000_000_000
 MICROSECONDS = 1_000_000
+_LAST_S = 4_102_444_800
+"""The year 2100: what lies beyond is no stamp of a log."""
 
 
 def counted(rows: pl.DataFrame, per_s: int, first: float | None = None) -> tuple[pl.DataFrame, float | None]:
@@ -19,8 +23,7 @@ def counted(rows: pl.DataFrame, per_s: int, first: float | None = None) -> tuple
     """
     present = [name for name in MOMENTS if name in rows.columns]
     if first is None:
-        lows = [value for name in present if (value := rows[name].min()) is not None]
-        first = min(lows, default=None)  # type: ignore[type-var]
+        first = min(_bounds(rows), default=None)
     origin = 0 if first is None else first
     told = rows.with_columns(((pl.col(name) - origin) / per_s).alias(f"{name}_s") for name in present).drop(present)
     place = (pl.int_range(pl.len()) + 1).cast(pl.String)
@@ -30,13 +33,17 @@ def counted(rows: pl.DataFrame, per_s: int, first: float | None = None) -> tuple
 
 def times_of(rows: pl.DataFrame, per_s: int) -> pl.Series:
     """First and last moment of the rows as times, where they count from 1970."""
-    present = [name for name in MOMENTS if name in rows.columns]
-    bounds = [value for name in present for value in (rows[name].min(), rows[name].max()) if value is not None]
-    return epoch_times(bounds, per_s)
+    return epoch_times(_bounds(rows), per_s)
 
 
-def epoch_times(moments: list[object], per_s: int) -> pl.Series:
+def epoch_times(moments: Sequence[object], per_s: int) -> pl.Series:
     """Numbers since 1970 as times; those that no calendar holds are left out."""
     known = [round(value * MICROSECONDS / per_s) for value in moments if isinstance(value, (int, float))]
-    within = [value for value in known if 0 <= value < 4_102_444_800 * MICROSECONDS]
+    within = [value for value in known if 0 <= value < _LAST_S * MICROSECONDS]
     return pl.Series("time", within, dtype=pl.Int64).cast(pl.Datetime("us", "UTC"))
+
+
+def _bounds(rows: pl.DataFrame) -> list[float]:
+    """The least and the greatest value of each moment."""
+    ends = [end for name in MOMENTS if name in rows.columns for end in (rows[name].min(), rows[name].max())]
+    return [end for end in ends if isinstance(end, (int, float))]

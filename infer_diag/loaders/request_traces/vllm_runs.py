@@ -6,7 +6,6 @@ to each other within milliseconds, so no duration is taken between them: a reque
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import polars as pl
@@ -20,6 +19,7 @@ from infer_diag.loaders.request_traces.delimited import table
 from infer_diag.loaders.request_traces.jsonl import json_lines
 from infer_diag.loaders.request_traces.moments import counted, epoch_times
 from infer_diag.loaders.request_traces.numbers import length, number, whole
+from infer_diag.loaders.request_traces.values import as_object, count, moment, text
 from infer_diag.loaders.sniff import Signature
 from infer_diag.loaders.text.stamps import ASSUMED_YEAR
 from infer_diag.recording import Clock, Recording
@@ -136,11 +136,11 @@ def _without_empty_columns(samples: pl.DataFrame) -> tuple[pl.DataFrame, tuple[s
 def load_meta(file: LogFile, *, options: Options) -> Recording:
     """The engine's configuration, and when the run began and ended."""
     document = JsonDocument(file, options)
-    meta = _object(document.value)
-    version = _text(meta.get("vllm_version"))
+    meta = as_object(document.value)
+    version = text(meta.get("vllm_version"))
     row = {"line": document.line_of("engine_kwargs") or 1, "engine": "vllm", "engine_version": version, **_limits(meta)}
     ends = [meta.get("started_at"), meta.get("finished_at")]
-    known = [moment for each in ends if (moment := _moment(each)) is not None]
+    known = [begun for each in ends if (begun := moment(each)) is not None]
     return recorded(
         file,
         {"deployments": pl.DataFrame([row], infer_schema_length=None)},
@@ -157,39 +157,19 @@ def load_meta(file: LogFile, *, options: Options) -> Recording:
 
 
 def _limits(meta: dict[str, Any]) -> dict[str, Any]:
-    kwargs, pool, device = (_object(meta.get(name)) for name in ("engine_kwargs", "kv_cache", "hardware"))
-    blocks, size = _count(pool.get("num_gpu_blocks")), _count(pool.get("block_size"))
-    tokens = _count(pool.get("num_kv_tokens"))
-    ranks = [_count(kwargs.get(name)) for name in ("tensor_parallel_size", "data_parallel_size")]
+    kwargs, pool, device = (as_object(meta.get(name)) for name in ("engine_kwargs", "kv_cache", "hardware"))
+    blocks, size = count(pool.get("num_gpu_blocks")), count(pool.get("block_size"))
+    tokens = count(pool.get("num_kv_tokens"))
+    ranks = [count(kwargs.get(name)) for name in ("tensor_parallel_size", "data_parallel_size")]
     return {
-        "model": _text(meta.get("model")),
-        "gpu": _text(device.get("device_name")),
+        "model": text(meta.get("model")),
+        "gpu": text(device.get("device_name")),
         "gpu_count": ranks[0] * ranks[1] if ranks[0] and ranks[1] else None,
-        "precision": _text(kwargs.get("dtype")),
+        "precision": text(kwargs.get("dtype")),
         "kv_cache_tokens": tokens if tokens is not None else blocks * size if blocks and size else None,
-        "max_running_count": _count(kwargs.get("max_num_seqs")),
-        "max_batch_tokens": _count(kwargs.get("max_num_batched_tokens")),
+        "max_running_count": count(kwargs.get("max_num_seqs")),
+        "max_batch_tokens": count(kwargs.get("max_num_batched_tokens")),
     }
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    return value[:200] if isinstance(value, str) and value else None
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 else None
-
-
-def _moment(value: object) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(str(value))
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else None
 
 
 REQUESTS = Loader(

@@ -1,0 +1,121 @@
+"""OTLP's JSON to spans: whole batches of lines at once, by a declared shape in which every scalar is text.
+
+64-bit integers are text in that encoding and enumerations may be numbers or names, so nothing is lost by reading text.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from infer_diag.loaders.request_traces.spans import ATTRIBUTES, SPAN
+
+NEEDLE = r'"(?:resourceSpans|scopeSpans|instrumentationLibrarySpans)"'
+
+_VALUE = pl.Struct(dict.fromkeys(("stringValue", "intValue", "doubleValue", "boolValue"), pl.String))
+_ATTRIBUTES = pl.List(pl.Struct({"key": pl.String, "value": _VALUE}))
+_SPAN = pl.Struct(
+    {
+        "traceId": pl.String,
+        "spanId": pl.String,
+        "parentSpanId": pl.String,
+        "name": pl.String,
+        "startTimeUnixNano": pl.String,
+        "endTimeUnixNano": pl.String,
+        "attributes": _ATTRIBUTES,
+        "status": pl.Struct({"code": pl.String}),
+    }
+)
+_SCOPES = pl.List(pl.Struct({"spans": pl.List(_SPAN)}))
+_RESOURCES = pl.List(
+    pl.Struct(
+        {
+            "resource": pl.Struct({"attributes": _ATTRIBUTES}),
+            "scopeSpans": _SCOPES,
+            "instrumentationLibrarySpans": _SCOPES,
+        }
+    )
+)
+_EXPORT = pl.Struct(
+    {
+        "resourceSpans": _RESOURCES,
+        "batches": _RESOURCES,
+        "trace": pl.Struct({"resourceSpans": _RESOURCES}),
+        "result": pl.Struct({"resourceSpans": _RESOURCES}),
+    }
+)
+_ERRORS = ("2", "STATUS_CODE_ERROR")
+_SERVICE = "service.name"
+
+
+def decoded(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(spans with the columns of `SPAN`, lines that are no export) of `line` and `text`."""
+    good, broken = _exports(lines)
+    return _spans(good), broken
+
+
+def _exports(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(`line` and `export`, lines that cannot be decoded); halves are tried apart until each bad line is alone."""
+    empty = pl.DataFrame(schema={"line": pl.UInt32, "export": _EXPORT})
+    if lines.is_empty():
+        return empty, lines
+    try:
+        return lines.select(
+            pl.col("line").cast(pl.UInt32), pl.col("text").str.json_decode(_EXPORT).alias("export")
+        ), lines.clear()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        if len(lines) == 1:
+            return empty, lines
+    middle = len(lines) // 2
+    parts = [_exports(lines[:middle]), _exports(lines[middle:])]
+    return pl.concat([good for good, _ in parts]), pl.concat([bad for _, bad in parts])
+
+
+def _spans(exports: pl.DataFrame) -> pl.DataFrame:
+    export = pl.col("export").struct
+    several = [export.field("resourceSpans"), export.field("batches")]
+    several += [export.field(name).struct.field("resourceSpans") for name in ("trace", "result")]
+    resources = exports.select("line", pl.coalesce(several).alias("one")).explode("one").drop_nulls("one")
+    resources = resources.with_row_index("resource")
+    one = pl.col("one").struct
+    scopes = resources.select(
+        "line",
+        "resource",
+        pl.coalesce(one.field("scopeSpans"), one.field("instrumentationLibrarySpans")).alias("scope"),
+    )
+    listed = scopes.explode("scope").select("line", "resource", pl.col("scope").struct.field("spans").alias("span"))
+    spans = listed.explode("span").drop_nulls("span").unnest("span").with_row_index("row")
+    own = _wide(spans.select("row", "attributes"), "row")
+    shared = resources.select("resource", one.field("resource").struct.field("attributes"))
+    around = _wide(shared, "resource")
+    whole = spans.join(own, on="row", how="left", maintain_order="left").join(
+        around, on="resource", how="left", maintain_order="left", suffix="_around"
+    )
+    return _named(whole)
+
+
+def _named(spans: pl.DataFrame) -> pl.DataFrame:
+    told = [pl.coalesce(name, f"{name}_around").alias(name) for name in ATTRIBUTES.values()]
+    ids = {"trace": "traceId", "span": "spanId", "parent": "parentSpanId"}
+    out = spans.select(
+        "line",
+        *(pl.col(source).replace("", None).alias(name) for name, source in ids.items()),
+        "name",
+        pl.coalesce("service_around", "service").alias("service"),
+        pl.col("startTimeUnixNano").cast(pl.Int64, strict=False).alias("begin_ns"),
+        pl.col("endTimeUnixNano").cast(pl.Int64, strict=False).alias("end_ns"),
+        pl.col("status").struct.field("code").is_in(list(_ERRORS)).fill_null(False).alias("failed"),
+        *told,
+    )
+    return out.select(pl.col(name).cast(kind) for name, kind in SPAN.items())
+
+
+def _wide(rows: pl.DataFrame, key: str) -> pl.DataFrame:
+    """One column per attribute that is read (and `service`), as text, for each row that has any."""
+    wanted = {**ATTRIBUTES, _SERVICE: "service"}
+    pairs = rows.explode("attributes").drop_nulls("attributes").unnest("attributes")
+    mine = pairs.filter(pl.col("key").is_in(list(wanted)))
+    value = pl.coalesce(
+        pl.col("value").struct.field(name) for name in ("stringValue", "intValue", "doubleValue", "boolValue")
+    )
+    columns = [value.filter(pl.col("key") == name).first().alias(column) for name, column in wanted.items()]
+    return mine.group_by(key, maintain_order=True).agg(columns)

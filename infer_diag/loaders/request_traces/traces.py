@@ -1,0 +1,156 @@
+"""Traces of OpenTelemetry and Jaeger to a recording: the requests in them, and the starts of engines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.json_documents import documents
+from infer_diag.loaders.loader import Loader, Options
+from infer_diag.loaders.request_traces import otlp
+from infer_diag.loaders.request_traces.jsonl import claimed, text_lines
+from infer_diag.loaders.request_traces.moments import NANOSECONDS, epoch_times
+from infer_diag.loaders.request_traces.spans import ATTRIBUTES, SPAN, request_frames, request_spans, usable
+from infer_diag.loaders.request_traces.start_spans import of_starts, start_frames
+from infer_diag.loaders.request_traces.values import Object, as_object, objects, text
+from infer_diag.loaders.sniff import Signature
+from infer_diag.recording import Clock, Recording
+
+_WHAT = "an export of spans"
+
+
+def load_otlp(file: LogFile, *, options: Options) -> Recording:
+    """Spans as the collector's file exporter writes them, an export per line, or as one document (Tempo too)."""
+    found: list[pl.DataFrame] = []
+    damaged = [pl.DataFrame(schema=CLAIMED)]
+    count = 0
+    for lines, read in text_lines(file, options):
+        count = read
+        told = lines.filter(pl.col("text").str.contains(r"^\s*\{") & pl.col("text").str.contains(otlp.NEEDLE))
+        spans, broken = otlp.decoded(told)
+        found.append(spans)
+        damaged.append(claimed(broken, _WHAT))
+    spans = pl.concat([pl.DataFrame(schema=SPAN), *found])
+    if spans.is_empty():
+        # One document over many lines; its spans keep the line at which it begins.
+        return _of_documents(file, options)
+    return _recorded(file, options, spans, "otlp", count, pl.concat(damaged))
+
+
+def _of_documents(file: LogFile, options: Options) -> Recording:
+    read = documents(file, options)
+    rows = [(read.line_at(begin), json.dumps(value)) for begin, value in read.found if isinstance(value, dict)]
+    lines = pl.DataFrame(rows, schema={"line": pl.UInt32, "text": pl.String}, orient="row")
+    spans, broken = otlp.decoded(lines)
+    file.cut = file.cut or read.cut
+    return _recorded(file, options, spans, "otlp", read.lines, claimed(broken, _WHAT))
+
+
+def load_jaeger(file: LogFile, *, options: Options) -> Recording:
+    """Spans as Jaeger's API and its page export them: times in microseconds, parents as references."""
+    read = documents(file, options)
+    rows = [
+        row
+        for begin, found in read.found
+        for trace in objects(as_object(found).get("data"))
+        for row in _jaeger_rows(trace, read.line_at(begin))
+    ]
+    spans = pl.DataFrame(rows, schema=SPAN, orient="row")
+    file.cut = file.cut or read.cut
+    return _recorded(file, options, spans, "jaeger", read.lines, pl.DataFrame(schema=CLAIMED))
+
+
+def _jaeger_rows(trace: Object, line: int) -> Iterator[dict[str, Any]]:
+    processes = as_object(trace.get("processes"))
+    for span in objects(trace.get("spans")):
+        process = as_object(span.get("process")) or as_object(processes.get(str(span.get("processID"))))
+        tags = {**_tags(process), **_tags(span)}
+        begin, lasted = (_microseconds(span.get(name)) for name in ("startTime", "duration"))
+        known = begin is not None and lasted is not None
+        yield {
+            "line": line,
+            "trace": text(span.get("traceID")),
+            "span": text(span.get("spanID")),
+            "parent": _parent(span),
+            "name": text(span.get("operationName")),
+            "service": text(process.get("serviceName")),
+            "begin_ns": begin * 1000 if begin is not None else None,
+            "end_ns": (begin + lasted) * 1000 if known and begin is not None and lasted is not None else None,
+            "failed": tags.get("error") == "true" or tags.get("otel.status_code") == "ERROR",
+            **{column: tags.get(name) for name, column in ATTRIBUTES.items()},
+        }
+
+
+def _parent(span: Object) -> str | None:
+    inside = [each for each in objects(span.get("references")) if each.get("refType") == "CHILD_OF"]
+    return text(inside[0].get("spanID")) if inside else text(span.get("parentSpanID"))
+
+
+def _tags(holder: Object) -> dict[str, str]:
+    """Tags as text; JSON's true and false are written as such."""
+    told = ((each.get("key"), each.get("value")) for each in objects(holder.get("tags")))
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in told
+        if isinstance(key, str) and isinstance(value, (str, int, float, bool))
+    }
+
+
+def _microseconds(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 52 else None
+
+
+def _recorded(
+    file: LogFile, options: Options, spans: pl.DataFrame, name: str, lines: int, damaged: pl.DataFrame
+) -> Recording:
+    known = usable(spans)
+    asked, starting = request_spans(known), of_starts(known)
+    used = pl.concat([asked, starting])
+    first, last = used["begin_ns"].min(), used["end_ns"].max()
+    frames: Frames = {}
+    clocks: tuple[Clock, ...] = ()
+    if isinstance(first, int):
+        served = asked["begin_ns"].max()
+        starts = start_frames(starting, served if isinstance(served, int) else None)
+        frames = {**request_frames(asked, first), **starts}
+        clocks = (Clock("inner", str(first), zone="UTC"),)
+    of_vllm = not starting.is_empty() or (asked["name"] == "llm_request").any()
+    left = len(spans) - len(known)
+    return recorded(
+        file,
+        frames,
+        options=options,
+        format=name,
+        engine="vllm" if of_vllm else "opentelemetry",
+        lines=lines,
+        understood=lines - len(damaged),
+        rejected=damaged,
+        times=epoch_times([first, last], NANOSECONDS),
+        clocks=clocks,
+        notes=(f"{left:,} spans are told twice or have no begin or end before it",) if left else (),
+    )
+
+
+OTLP = Loader(
+    name="otlp",
+    about="OpenTelemetry traces as JSON (collector's file exporter, Tempo): gen_ai and vLLM spans, starts included",
+    signature=Signature(
+        phrases=(
+            r'"resourceSpans"\s*:\s*\[',
+            r'"(?:scopeSpans|instrumentationLibrarySpans)"\s*:\s*\[',
+            r'"startTimeUnixNano"\s*:',
+        )
+    ),
+    load=load_otlp,
+)
+JAEGER = Loader(
+    name="jaeger",
+    about="Jaeger traces as JSON (its API and its page): gen_ai and vLLM spans, starts included",
+    signature=Signature(phrases=(r'"operationName"\s*:\s*"', r'"traceID"\s*:\s*"[0-9a-f]+"')),
+    load=load_jaeger,
+)
