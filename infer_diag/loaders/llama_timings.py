@@ -20,7 +20,7 @@ NEEDLES = (
 
 _SLOT = r"slot +[a-z_]+: id +(?:[0-9]+) \| task (?P<task>-?[0-9]+) \| *"
 _TIME = (
-    rf"^(?:(?P<by>[a-z_]+) ?: +)?(?:{_SLOT})?(?P<what>prompt eval|eval|total|sample|sampling) time += +"
+    rf"^(?:(?P<by>[a-z_]+) ?: +)?(?:{_SLOT})?(?:generation )?(?P<what>prompt eval|eval|total|sample|sampling) time += +"
     r"(?P<ms>[0-9.]+) ms(?: +/ +(?P<count>[0-9]+) (?:tokens|runs))?"
 )
 _HEADER = rf"^{_SLOT}$"

@@ -67,6 +67,10 @@ ERAS = {
         json.dumps({"tid": "1", "timestamp": 1717067386 + n, "level": "INFO", "function": "print_timings", "line": 321, "msg": line, "id_task": 19})
         for n, line in enumerate(TIMES)
     ],
+    "2024 as JSON, generation": [
+        json.dumps({"timestamp": 1717067386, "level": "INFO", "function": "print_timings", "msg": line.replace("       eval", "generation eval")})
+        for line in TIMES
+    ],
     "2024 as text": [
         f'INFO [           print_timings] {line.strip()} | tid="140" timestamp={1726381666 + n} id_slot=0 id_task=0 t_token=99.4' for n, line in enumerate(TIMES)
     ],
@@ -267,6 +271,12 @@ def test_a_device_that_is_too_small_fails_the_start(tmp_path: Path) -> None:
     oom = recording.ooms.row(0, named=True)
     assert (oom["memory"], oom["gpu"], oom["requested_bytes"]) == ("device", "1", pytest.approx(12345.67 * 2**20))
     assert diagnose(recording).to_dict()["starts"][0]["outcome"] == "failed"
+
+
+def test_the_dots_of_a_load_are_no_cut(tmp_path: Path) -> None:
+    recording = read(tmp_path, [*LOAD[:4], "." * 87, *LOAD[4:]])
+    assert not recording.sources[0].cut
+    assert read(tmp_path, [*LOAD[:4], "...", *LOAD[4:]]).sources[0].cut
 
 
 def test_slots_without_times_are_no_requests(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ _UNSTAMPED_BEGIN = (
 """How records of llama.cpp and Ollama begin, which carry no date in front or none at all."""
 
 _CUT_MARK = (
-    r"(?i)^\W*(?:\.{3,}|…|\[\.\.\.\]|\[…\]|<snip(?:ped)?>"
+    # Longer rows of dots are a loader's progress.
+    r"(?i)^[^\w.]*\.{3,9}[^\w.]*$|^\W*(?:…|\[\.\.\.\]|\[…\]|<snip(?:ped)?>"
     r"|\(?(?:output|log|lines?)? ?(?:truncated|omitted|snipped|skipped)[^\w]*\)?"
     r"|[^a-z]*\d+ (?:more )?lines? (?:omitted|skipped|truncated|removed)[^\d]*)\W*$"
 )
