@@ -202,6 +202,7 @@ class AllocatorPool(dy.Schema):
     reserved_bytes = dy.Float64(nullable=True, min=0)
     allocated_bytes = dy.Float64(nullable=True, min=0)
     active_bytes = dy.Float64(nullable=True, min=0)
+    idle_bytes = dy.Float64(nullable=True, min=0, description="reserved and in no use, where blocks tell it")
     inactive_split_bytes = dy.Float64(nullable=True, min=0, description="idle beside live blocks of their segments")
     largest_free_bytes = dy.Float64(nullable=True, min=0, description="largest idle block")
     external_frag_ratio = dy.Float64(nullable=True, min=0)
@@ -209,3 +210,50 @@ class AllocatorPool(dy.Schema):
     segment_count = dy.UInt64(nullable=True)
     oom_count = dy.UInt64(nullable=True, description="failed allocations that the allocator counts itself")
     lines = dy.List(dy.UInt32(), description="evidence")
+
+
+class BlockSummary(dy.Schema):
+    """One row per source, snapshot and device whose allocator's blocks are known."""
+
+    source_id = dy.UInt32()
+    snapshot = dy.String()
+    gpu = dy.String(nullable=True)
+    reserved_bytes = dy.UInt64()
+    allocated_bytes = dy.UInt64(description="in live tensors")
+    active_bytes = dy.UInt64(description="live, or freed and still waited for by a stream")
+    requested_bytes = dy.UInt64(nullable=True, description="what live tensors asked for, before rounding")
+    idle_bytes = dy.UInt64(description="in blocks that nobody uses")
+    inactive_split_bytes = dy.UInt64(description="idle beside live blocks of their segments")
+    largest_free_bytes = dy.UInt64(description="largest idle block")
+    external_frag_ratio = dy.Float64(nullable=True, min=0, max=1, description="null when nothing is idle")
+    unusable_free_ratio = dy.Float64(nullable=True, min=0, max=1, description="for the last request that failed")
+    segment_count = dy.UInt32()
+    block_count = dy.UInt32()
+    lines = dy.List(dy.UInt32(), description="evidence; 0 where the source has no lines")
+
+
+class AllocatorPeaks(dy.Schema):
+    """One row per source and device whose allocator recorded its events."""
+
+    source_id = dy.UInt32()
+    gpu = dy.String(nullable=True)
+    peak_bytes = dy.Int64(min=0, description="largest running sum of allocations minus frees, from nothing")
+    basis = dy.Enum(("requested", "allocated"), description="which size the events tell")
+    time = dy.Datetime(nullable=True, time_unit="us", time_zone="UTC", description="of the peak")
+    alloc_count = dy.UInt32()
+    free_count = dy.UInt32()
+    oom_count = dy.UInt32()
+    orphan_free_count = dy.UInt32(description="frees of what was allocated before the first event")
+
+
+class GpuActivity(dy.Schema):
+    """One row per source and device of a trace."""
+
+    source_id = dy.UInt32()
+    gpu = dy.String(nullable=True)
+    kernel_count = dy.UInt32()
+    copy_count = dy.UInt32(description="copies and fills of memory")
+    span_s = dy.Float64(min=0, description="first begin to last end")
+    busy_s = dy.Float64(min=0, description="at least one activity runs, whichever its stream")
+    kernel_busy_s = dy.Float64(min=0, description="at least one kernel runs")
+    launch_p50_s = dy.Float64(nullable=True, min=0, description="from the call that launched a kernel to its begin")

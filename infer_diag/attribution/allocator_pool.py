@@ -5,27 +5,27 @@ from __future__ import annotations
 import dataframely as dy
 import polars as pl
 
+from infer_diag.attribution.block_map import block_summary
 from infer_diag.recording import Recording
 from infer_diag.results import AllocatorPool
 
 _SUMMED = ("reserved_bytes", "allocated_bytes", "active_bytes", "inactive_split_bytes")
-_IDLE = ("inactive", "free")
 
 
 def allocator_pool(recording: Recording) -> dy.DataFrame[AllocatorPool]:
     """One row per source whose allocator printed its counters or its blocks; none otherwise.
 
     Frames in: MemoryStats, Blocks, Ooms. Frame out: AllocatorPool. Counters come from the last table of each device,
-    summed over devices, and from the last block map where there is no table. Of a source that is cut, a block map says
-    nothing beyond what a table says: its largest hole and its totals are those of a part.
-    external = 1 − largest idle block / idle bytes; unusable = 1 − idle bytes in blocks that hold the last failed
-    request / idle bytes (Gorman and Whitcroft), null without such a request.
+    summed over devices, and from the last block map (`block_summary`) where there is no table. Of several devices the
+    ratios are null, since each has its own holes. Of a source that is cut, a block map says nothing beyond what a table
+    says: its largest hole and its totals are those of a part.
     """
     rows = []
+    maps = block_summary(recording)
     for source_id, source in enumerate(recording.sources):
         tables = recording.memory_stats.filter(source_id=source_id)
-        maps = recording.blocks.filter(source_id=source_id)
-        mapped = {} if maps.is_empty() or source.cut else _mapped(maps, _last_request(recording, source_id))
+        own = maps.filter(pl.col("source_id") == source_id)
+        mapped = {} if own.is_empty() or source.cut else _mapped(own)
         if tables.is_empty() and not mapped:
             continue
         rows.append({"source_id": source_id, **mapped, **_counted(tables)})
@@ -43,30 +43,15 @@ def _counted(tables: pl.DataFrame) -> dict[str, object]:
     return {**told, "oom_count": last["oom_count"].sum(), "lines": last["line"].sort().to_list()}
 
 
-def _mapped(maps: pl.DataFrame, requested_bytes: float | None) -> dict[str, object]:
-    last = maps.sort("line", maintain_order=True)["snapshot"][-1]
-    blocks = maps.filter(snapshot=last).with_columns(pl.col("size_bytes").cast(pl.Float64))
-    state = pl.col("state").cast(pl.String)
-    size, idle = pl.col("size_bytes"), state.is_in(_IDLE)
-    split = idle & (~idle).any().over("segment_id")
-    usable = idle & (size >= requested_bytes) if requested_bytes is not None else None
-    holes = blocks.filter(idle)["size_bytes"]
-    whole = holes.sum()
-    found = blocks.select(
-        reserved_bytes=size.sum(),
-        allocated_bytes=size.filter(state == "active").sum(),
-        active_bytes=size.filter(~idle).sum(),
-        inactive_split_bytes=size.filter(split).sum(),
-        largest_free_bytes=size.filter(idle).max(),
-        external_frag_ratio=1 - size.filter(idle).max() / whole if whole else pl.lit(None, pl.Float64),
-        unusable_free_ratio=(
-            1 - size.filter(usable).sum() / whole if whole and usable is not None else pl.lit(None, pl.Float64)
-        ),
-        segment_count=pl.col("segment_id").n_unique(),
-    )
-    return {**found.row(0, named=True), "lines": [blocks["line"].min(), blocks["line"].max()]}
-
-
-def _last_request(recording: Recording, source_id: int) -> float | None:
-    failed = recording.ooms.filter(source_id=source_id).drop_nulls("requested_bytes").sort("line")
-    return failed["requested_bytes"][-1] if len(failed) else None
+def _mapped(maps: pl.DataFrame) -> dict[str, object]:
+    """The last block map, its devices together."""
+    devices = maps.filter(pl.col("snapshot") == maps["snapshot"][-1])
+    alone = devices.row(0, named=True) if len(devices) == 1 else {}
+    return {
+        **{name: float(devices[name].sum()) for name in (*_SUMMED, "idle_bytes")},
+        "largest_free_bytes": float(devices["largest_free_bytes"].max()),  # type: ignore[arg-type]
+        "external_frag_ratio": alone.get("external_frag_ratio"),
+        "unusable_free_ratio": alone.get("unusable_free_ratio"),
+        "segment_count": devices["segment_count"].sum(),
+        "lines": devices["lines"].explode().unique().sort().to_list(),
+    }

@@ -100,6 +100,8 @@ def reading(numbers: Numbers) -> Reading:
         if within is not True:
             return Reading("borderline") if within is None else Reading("request_exceeds_device", False)
     if numbers.free is None:
+        if numbers.idle is not None and numbers.idle.at_least(numbers.requested):
+            return Reading("fragmentation", _idle_serves(numbers, numbers.requested))
         return Reading("process_limit") if _over_the_limit(numbers, numbers.requested) else UNDETERMINED
     room = _room(numbers, numbers.requested)
     if room is True:
@@ -159,7 +161,12 @@ def _in_pools(numbers: Numbers) -> bool:
 
 def _without_room(numbers: Numbers, requested: Span) -> Reading:
     """Who holds the memory that the request would have needed."""
-    if numbers.idle is None or numbers.free is None or numbers.total is None:
+    if numbers.idle is None or numbers.free is None:
+        return UNDETERMINED
+    if numbers.total is None:
+        # Idle bytes that suffice alone do so on a device of any size.
+        if numbers.idle.at_least(requested):
+            return Reading("fragmentation", _idle_serves(numbers, requested))
         return UNDETERMINED
     # What a full device still counts as free is not to be had.
     free = numbers.free if numbers.free.at_least(requested) is False else NOTHING

@@ -163,8 +163,9 @@ def _undetermined(row: Row) -> str:
         return f"{what}{room}; the message does not say how much was asked for, so the cause is open."
     if row["reserved_bytes"] is None or row["free_bytes"] is None:
         return f"{_asked(row)}; the message lacks the numbers that would tell why."
+    share = f" of {_size(row, 'total')}" if row["total_bytes"] is not None else ""
     return (
-        f"{_asked(row)}: the framework holds {_size(row, 'reserved')} of {_size(row, 'total')} and "
+        f"{_asked(row)}: the framework holds {_size(row, 'reserved')}{share} and "
         f"{_size(row, 'free')} are free; whether other processes or this one hold the rest, the message does not say."
     )
 

@@ -92,7 +92,7 @@ def _oom(recording: Recording, row: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: _whole(row[name]) for name in _OOM_SIZES},
         **{name: row[name] for name in ("verdict", "compaction_would_help", "recovered", "gpu", "component")},
-        "evidence": [recording.evidence(row["source_id"], row["line"])],
+        "evidence": [recording.evidence(row["source_id"], row["line"])] if row["line"] else [],
     }
 
 
@@ -125,7 +125,7 @@ def _reserved_idle(recording: Recording, pools: pl.DataFrame) -> list[Finding]:
     """Pools that hold a fifth or more beyond what is in use."""
     found = []
     for row in pools.drop_nulls(["reserved_bytes", "allocated_bytes"]).iter_rows(named=True):
-        idle = row["reserved_bytes"] - row["allocated_bytes"]
+        idle = row["reserved_bytes"] - row["allocated_bytes"] if row["idle_bytes"] is None else row["idle_bytes"]
         if row["reserved_bytes"] <= 0 or idle < IDLE_RATIO * row["reserved_bytes"]:
             continue
         pieces = row["inactive_split_bytes"]

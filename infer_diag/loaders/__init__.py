@@ -21,14 +21,17 @@ from infer_diag.loaders import (
     triton_statistics,
     vllm,
 )
+from infer_diag.loaders.allocator import LOADERS as ALLOCATOR
 from infer_diag.loaders.exposition import reading as exposition
 from infer_diag.loaders.files import LogFile, find
 from infer_diag.loaders.gpu_tables import monitors, query_csv
+from infer_diag.loaders.gpu_traces import LOADERS as GPU_TRACES
 from infer_diag.loaders.joining import with_acquire_times
 from infer_diag.loaders.kubernetes import reading as kubernetes
 from infer_diag.loaders.loader import Options
+from infer_diag.loaders.loki import in_order_of_time, placed
 from infer_diag.loaders.request_traces.registry import LOADERS as REQUEST_TRACES
-from infer_diag.loaders.sniff import is_binary, sniffed
+from infer_diag.loaders.sniff import by_magic, is_binary, sniffed
 from infer_diag.recording import Recording, combine
 
 LOADERS = {
@@ -50,6 +53,8 @@ LOADERS = {
         monitors.NVIDIA_SMI_MONITOR,
         query_csv.LOADER,
         torch_oom.LOADER,
+        *ALLOCATOR,
+        *GPU_TRACES,
         *REQUEST_TRACES,
     )
 }
@@ -109,12 +114,17 @@ def _read(
     options: Options,
     progress: Callable[[str, int, int], None] | None,
 ) -> Recording:
-    head = file.head()
+    signatures = [(loader.name, loader.signature) for loader in LOADERS.values()]
+    binary = by_magic(file.begin(), signatures)
+    head = file.head() if binary is None else file.begin()
     if not head.strip():
         raise SourceError(f"{file.label} is empty", hint="check that the log was written and not rotated away")
-    if is_binary(head):
+    reads_binary = binary is not None if format is None else bool(LOADERS[format].signature.magic)
+    if is_binary(head) and not reads_binary:
         raise SourceError(f"{file.label} is a binary file, not a log", hint="give the server's text log")
-    name = format or sniffed(head, [(loader.name, loader.signature) for loader in LOADERS.values()])
+    ordered = file if binary is not None else in_order_of_time(file, head, options)
+    file, head = ordered, head if ordered is file else ordered.head()
+    name = format or binary or sniffed(head, signatures)
     if name is None:
         first = head.strip().splitlines()[0][:60].decode("utf-8", "replace")
         raise SourceError(
@@ -129,7 +139,7 @@ def _read(
         if progress is not None:
             progress(file.label, done, file.size_bytes)
 
-    recording = LOADERS[name].load(file, options=replace(options, on_bytes=count))
+    recording = placed(LOADERS[name].load(file, options=replace(options, on_bytes=count)), file)
     if not recording.rows():
         lines = recording.sources[0].lines
         raise SourceError(

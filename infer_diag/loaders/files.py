@@ -48,6 +48,15 @@ class LogFile:
         probe = replace(self, notes=[])
         return next(probe.chunks(limit=size), b"")[:size]
 
+    def begin(self, size: int = 64) -> bytes:
+        """The first bytes, decompressed and otherwise as they are."""
+        probe = replace(self, notes=[])
+        return next(probe.blocks(size), b"")[:size]
+
+    def blocks(self, limit: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """The bytes of a file that is no text, decompressed, in pieces of at most `limit`."""
+        yield from self._expanded(limit)
+
     def chunks(self, limit: int = CHUNK_BYTES) -> Iterator[bytes]:
         """The text in UTF-8, in pieces of about `limit` bytes that end at a line break (or at the file's end)."""
         rest: list[bytes] = []
@@ -68,6 +77,7 @@ class LogFile:
 
     def _decoded(self, limit: int) -> Iterator[bytes]:
         decoder: codecs.IncrementalDecoder | None = None
+        returns_end_lines = False
         for number, block in enumerate(self._expanded(limit)):
             if number == 0:
                 encoding = _encoding(block)
@@ -80,7 +90,6 @@ class LogFile:
 
     def _expanded(self, limit: int) -> Iterator[bytes]:
         digest = hashlib.sha256() if self.size_bytes <= HASHED_BYTES else None
-        returns_end_lines = False
         expanded = 0
         with _open(self.path) as raw:
             stream = _decompressed(raw, digest)
@@ -92,7 +101,7 @@ class LogFile:
                         hint="decompress it yourself if you trust it",
                     )
                 yield block
-            if digest is not None and limit == CHUNK_BYTES:
+            if digest is not None:
                 self.sha256 = digest.hexdigest()
 
     def _block(self, stream: IO[bytes], limit: int) -> bytes:

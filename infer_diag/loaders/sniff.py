@@ -16,11 +16,13 @@ class Signature:
 
     A stamp alone is not enough, since others may write one like it; one phrase is. `wraps` names the formats whose
     lines stand inside this one's files: where both are seen, this one is meant however much the other prints.
+    `magic` are the first bytes of a binary format, which has no phrases.
     """
 
-    phrases: tuple[str, ...]
+    phrases: tuple[str, ...] = ()
     stamp: str | None = None
     wraps: tuple[str, ...] = ()
+    magic: tuple[bytes, ...] = ()
 
     def score(self, text: str) -> int:
         """How strongly the text speaks for the format."""
@@ -33,6 +35,11 @@ def is_binary(head: bytes) -> bool:
     sample = head[:8192]
     odd = sum(sample.count(byte) for byte in range(9)) + sum(sample.count(byte) for byte in range(14, 27))
     return bool(sample) and (b"\0" in sample or odd > 0.1 * len(sample))
+
+
+def by_magic(begin: bytes, signatures: Iterable[tuple[str, Signature]]) -> str | None:
+    """The first of the binary formats that begin with these bytes, or None where none does."""
+    return next((name for name, signature in signatures if signature.magic and begin.startswith(signature.magic)), None)
 
 
 def sniffed(head: bytes, signatures: Iterable[tuple[str, Signature]]) -> str | None:

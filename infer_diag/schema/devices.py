@@ -22,27 +22,55 @@ class GpuSamples(Evidence):
 
 
 class AllocatorEvents(Evidence):
-    """One row per allocator event."""
+    """One row per allocator event, in the order in which it was recorded.
+
+    `free` is done, `free_requested` may still wait for a stream; `segment_*` is what passes between allocator and
+    driver. An `oom` holds what was asked for (rounded as the allocator rounds) and what the device had free then.
+    """
 
     time = time_column()
     action = dy.Enum(
-        ("alloc", "free", "free_requested", "segment_alloc", "segment_free", "segment_map", "segment_unmap", "oom")
+        (
+            "alloc",
+            "free",
+            "free_requested",
+            "segment_alloc",
+            "segment_free",
+            "segment_map",
+            "segment_unmap",
+            "oom",
+            "snapshot",
+        )
     )
+    gpu = dy.Categorical(nullable=True, description="index of the device")
     address_id = dy.UInt64(nullable=True)
-    requested_bytes = dy.UInt64(nullable=True)
-    allocated_bytes = dy.UInt64(nullable=True)
-    stream = dy.String(nullable=True)
+    requested_bytes = dy.UInt64(nullable=True, description="asked for, before rounding")
+    allocated_bytes = dy.UInt64(nullable=True, description="handed out, after rounding; of a segment its whole size")
+    device_free_bytes = dy.UInt64(nullable=True, description="free on the device at a failed allocation")
+    total_allocated_bytes = dy.UInt64(nullable=True, description="in use after the event, where the recorder says so")
+    total_reserved_bytes = dy.UInt64(nullable=True, description="reserved after the event, where the recorder says so")
+    stream = dy.Categorical(nullable=True)
     segment_id = dy.UInt64(nullable=True)
 
 
 class Blocks(Evidence):
-    """One row per block of an allocator snapshot."""
+    """One row per block of an allocator snapshot.
+
+    `inactive` blocks are idle in a cache that PyTorch may give back to the driver, `free` ones idle in a pool that
+    other allocators keep. Blocks may leave bytes of their segment unnamed, so `segment_bytes` stands beside them.
+    """
 
     snapshot = dy.String()
+    gpu = dy.String(nullable=True, description="index of the device")
     segment_id = dy.UInt64()
+    segment_bytes = dy.UInt64(nullable=True, description="size of the whole segment")
+    segment_kind = dy.Enum(("small", "large"), nullable=True, description="which requests the segment serves")
+    is_expandable = dy.Bool(nullable=True, description="whether the segment can give back any of its pages")
+    pool = dy.String(nullable=True, description="private pool (of a captured graph) that alone may use the segment")
+    stream = dy.String(nullable=True)
     address_id = dy.UInt64()
     size_bytes = dy.UInt64()
-    requested_bytes = dy.UInt64(nullable=True)
+    requested_bytes = dy.UInt64(nullable=True, description="asked for, before rounding; null where the block is idle")
     state = dy.Enum(("active", "awaiting", "inactive", "free"))
 
 
@@ -118,11 +146,15 @@ class Components(Evidence):
 
 
 class Kernels(Evidence):
-    """One row per GPU activity of a trace."""
+    """One row per GPU activity of a trace: kernels, copies and fills of memory."""
 
     time = time_column()
-    name = dy.String()
+    begin_s = dy.Float64(description="since the earliest GPU activity of the source, to the nanosecond")
+    kind = dy.Enum(("kernel", "memcpy", "memset"))
+    name = dy.Categorical()
+    gpu = dy.Categorical(nullable=True, description="index of the device")
     duration_s = dy.Float64(min=0)
-    stream = dy.String(nullable=True)
+    stream = dy.Categorical(nullable=True)
     correlation_id = dy.UInt64(nullable=True)
-    launch_s = dy.Float64(nullable=True, min=0)
+    launch_s = dy.Float64(nullable=True, min=0, description="from the begin of the call that launched it to its begin")
+    size_bytes = dy.UInt64(nullable=True, description="bytes copied or filled")

@@ -1,0 +1,133 @@
+"""What an allocator's snapshot holds (reserved, used and idle bytes, how broken up these are), and its peak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dataframely as dy
+import polars as pl
+
+from infer_diag.recording import Recording
+from infer_diag.results import AllocatorPeaks, BlockSummary
+
+_IDLE = ("inactive", "free")
+_SMALL_BYTES = 1 << 20
+"""PyTorch serves requests up to a MiB from small segments and larger ones from large segments only."""
+
+_KEY = ("source_id", "snapshot", "gpu")
+
+
+def block_summary(recording: Recording) -> dy.DataFrame[BlockSummary]:
+    """One row per source, snapshot and device that tells of blocks; none otherwise.
+
+    Frames in: Blocks, Ooms. Frame out: BlockSummary. Reserved is what the segments say of themselves, where they do,
+    else the sum of their blocks. external = 1 − largest idle block / idle bytes; unusable = 1 − idle bytes in blocks
+    that could serve the last failed request / idle bytes (Gorman and Whitcroft, "Measuring the impact of the Linux
+    memory anti-fragmentation policy", 2006), null without such a request: a block of a captured graph's pool serves
+    nobody else, nor does a small segment a large request. Idle pieces of expandable segments are no `inactive_split`,
+    since their pages go back to the driver one by one.
+    """
+    blocks = recording.blocks
+    if blocks.is_empty():
+        return BlockSummary.create_empty()
+    state = pl.col("state").cast(pl.String)
+    idle, size = state.is_in(_IDLE), pl.col("size_bytes")
+    parts = blocks.with_columns(
+        idle.alias("_idle"),
+        (idle & (~idle).any().over(*_KEY, "segment_id") & ~pl.col("is_expandable").fill_null(False)).alias("_split"),
+        (idle & _usable(recording)).alias("_usable"),
+    )
+    summed = parts.group_by(_KEY, maintain_order=True).agg(
+        size.filter(state == "active").sum().alias("allocated_bytes"),
+        size.filter(~idle).sum().alias("active_bytes"),
+        size.filter("_idle").sum().alias("idle_bytes"),
+        size.filter("_split").sum().alias("inactive_split_bytes"),
+        size.filter("_idle").max().fill_null(0).alias("largest_free_bytes"),
+        size.filter("_usable").sum().alias("_usable"),
+        pl.col("_usable").is_null().any().alias("_unknown"),
+        _requested(state).alias("requested_bytes"),
+        pl.len().cast(pl.UInt32).alias("block_count"),
+        pl.col("line").min().alias("_first"),
+        pl.col("line").max().alias("_last"),
+    )
+    whole = summed.join(_segments(blocks), on=_KEY, how="left", nulls_equal=True, maintain_order="left")
+    some = pl.col("idle_bytes") > 0
+    found = whole.with_columns(
+        pl.when(some).then(1 - pl.col("largest_free_bytes") / pl.col("idle_bytes")).alias("external_frag_ratio"),
+        pl.when(some & ~pl.col("_unknown"))
+        .then(1 - pl.col("_usable") / pl.col("idle_bytes"))
+        .alias("unusable_free_ratio"),
+        pl.concat_list("_first", "_last").list.unique(maintain_order=True).alias("lines"),
+    )
+    return BlockSummary.validate(found.select(BlockSummary.column_names()), cast=True)
+
+
+def _usable(recording: Recording) -> pl.Expr:
+    """Whether an idle block could serve the request that failed last in its source and on its device; null without."""
+    failed = recording.ooms.drop_nulls("requested_bytes").select("source_id", "gpu", "requested_bytes")
+    last = failed.group_by("source_id", "gpu", maintain_order=True).last()
+    usable = pl.lit(None, pl.Boolean)
+    for row in last.iter_rows(named=True):
+        request = row["requested_bytes"]
+        here = pl.col("source_id") == row["source_id"]
+        if row["gpu"] is not None:
+            here &= pl.col("gpu").is_null() | (pl.col("gpu") == row["gpu"])
+        kind = "small" if request <= _SMALL_BYTES else "large"
+        fits = (pl.col("size_bytes") >= request) & pl.col("pool").is_null()
+        fits &= pl.col("segment_kind").is_null() | (pl.col("segment_kind").cast(pl.String) == kind)
+        usable = pl.when(here).then(fits).otherwise(usable)
+    return usable
+
+
+def _requested(state: pl.Expr) -> pl.Expr:
+    """What live tensors asked for; null where a live block does not say."""
+    live = pl.col("requested_bytes").filter(state == "active")
+    return pl.when(live.null_count() == 0).then(live.sum())
+
+
+def _segments(blocks: pl.DataFrame) -> pl.DataFrame:
+    sizes = blocks.group_by(*_KEY, "segment_id").agg(pl.col("segment_bytes").first(), pl.col("size_bytes").sum())
+    return sizes.group_by(_KEY).agg(
+        pl.coalesce("segment_bytes", "size_bytes").sum().alias("reserved_bytes"), pl.len().alias("segment_count")
+    )
+
+
+def allocator_peaks(recording: Recording) -> dy.DataFrame[AllocatorPeaks]:
+    """One row per source and device whose allocator recorded its events; none otherwise.
+
+    Frame in: AllocatorEvents. Frame out: AllocatorPeaks. The peak is the largest running sum of allocations minus
+    frees, in requested bytes where the recorder has them and in allocated bytes otherwise, counted from nothing: what
+    was in use before the first event is not in it (Mosaic counts in the same way). A recorder that keeps its last
+    events only forgets allocations whose frees are still there; how many tells `orphan_free_count`.
+    """
+    kinds = ("alloc", "free", "oom")
+    events = recording.allocator_events.with_columns(pl.col("action").cast(pl.String)).filter(
+        pl.col("action").is_in(kinds)
+    )
+    if events.is_empty():
+        return AllocatorPeaks.create_empty()
+    rows = [_peak(key, part) for key, part in events.group_by("source_id", "gpu", maintain_order=True)]
+    return AllocatorPeaks.validate(pl.DataFrame(rows, schema=AllocatorPeaks.create_empty().schema, orient="row"))
+
+
+def _peak(key: tuple[Any, ...], events: pl.DataFrame) -> dict[str, Any]:
+    alloc, free = pl.col("action") == "alloc", pl.col("action") == "free"
+    requested = events.filter(alloc | free)["requested_bytes"].null_count() == 0
+    size = pl.col("requested_bytes" if requested else "allocated_bytes").cast(pl.Int64).fill_null(0)
+    level = events.select(pl.when(alloc).then(size).when(free).then(-size).otherwise(0).cum_sum().alias("level"))
+    place = level["level"].arg_max()
+    top = level["level"][place] if place is not None else 0
+    counts = events.select(alloc.sum().alias("a"), free.sum().alias("f"), (pl.col("action") == "oom").sum().alias("o"))
+    # An address is handed out again only after it was freed, so the first event of one that is a free has no begin.
+    first = events.filter(alloc | free).drop_nulls("address_id").unique("address_id", keep="first", maintain_order=True)
+    return {
+        "source_id": key[0],
+        "gpu": None if key[1] is None else str(key[1]),
+        "peak_bytes": max(int(top), 0),
+        "basis": "requested" if requested else "allocated",
+        "time": events["time"][place] if place is not None and top > 0 else None,
+        "alloc_count": counts["a"][0],
+        "free_count": counts["f"][0],
+        "oom_count": counts["o"][0],
+        "orphan_free_count": len(first.filter(free)),
+    }

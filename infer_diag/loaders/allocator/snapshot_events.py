@@ -1,0 +1,107 @@
+"""Events of PyTorch's recorder as `schema.AllocatorEvents`, and the failed allocations among them as `schema.Ooms`."""
+
+from __future__ import annotations
+
+import polars as pl
+
+_ACTIONS = {
+    "alloc": "alloc",
+    "free_requested": "free_requested",
+    "free_completed": "free",
+    "segment_alloc": "segment_alloc",
+    "segment_free": "segment_free",
+    "segment_map": "segment_map",
+    "segment_unmap": "segment_unmap",
+    "oom": "oom",
+    "snapshot": "snapshot",
+    "workspace_snapshot": "snapshot",
+}
+_YEAR_2000_US, _YEAR_2100_US = 946_684_800_000_000, 4_102_444_800_000_000
+_SMALL_BYTES = 1 << 20
+_GRAIN_BYTES = 512
+"""Requests up to a MiB are rounded to the grain; in a larger one a rest of up to a MiB stays in its block."""
+
+_SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+
+
+def allocator_events(recorded: pl.DataFrame, device: int) -> tuple[pl.DataFrame, list[str]]:
+    """(rows of `schema.AllocatorEvents` without `source_id`, names of the actions that no rule knows).
+
+    A time that is no time since 1970 is null: early versions stamp with a counter of their own.
+    """
+    action = pl.col("action").replace_strict(_ACTIONS, default=None, return_dtype=pl.String)
+    known = recorded.with_columns(action.alias("_action"))
+    unknown = known.filter(pl.col("_action").is_null())["action"].drop_nulls().unique().sort().to_list()
+    of_segment, failed = pl.col("_action").str.starts_with("segment"), pl.col("_action") == "oom"
+    dated = pl.col("time_us").is_between(_YEAR_2000_US, _YEAR_2100_US)
+    events = known.filter(pl.col("_action").is_not_null()).select(
+        pl.lit(0, pl.UInt32).alias("line"),
+        pl.when(dated).then(pl.col("time_us").cast(pl.Datetime("us", "UTC"))).alias("time"),
+        pl.col("_action").alias("action"),
+        pl.lit(str(device)).alias("gpu"),
+        pl.when(~failed).then("addr").alias("address_id"),
+        pl.when(~of_segment & (pl.col("_action") != "snapshot")).then("size").alias("requested_bytes"),
+        pl.when(of_segment).then("size").alias("allocated_bytes"),
+        pl.when(failed).then("device_free").alias("device_free_bytes"),
+        pl.col("stream").cast(pl.String),
+    )
+    return events, unknown
+
+
+def failed_allocations(events: pl.DataFrame, blocks: pl.DataFrame, device: int) -> pl.DataFrame:
+    """Rows of `schema.Ooms` (without `source_id`) of one device's events.
+
+    What was reserved and allocated then follows backwards from the blocks, which are the state after the last event.
+    Events tell what was asked for and not how it was rounded, so what was allocated is known within bounds; the bounds
+    stand as its resolution.
+    """
+    if events.is_empty() or not (events["action"] == "oom").any():
+        return pl.DataFrame(schema={"line": pl.UInt32})
+    own = blocks.filter(pl.col("gpu") == str(device))
+    action, size = pl.col("action"), pl.col("requested_bytes").cast(pl.Int64).fill_null(0)
+    most = size + pl.when(size > _SMALL_BYTES).then(_SMALL_BYTES).otherwise(0) + _GRAIN_BYTES - 1
+    segment = action.replace_strict(_SIGNS, default=0, return_dtype=pl.Int64) * pl.col("allocated_bytes").cast(pl.Int64)
+    taken, given = action == "alloc", action == "free_requested"
+    least = pl.when(taken).then(size).when(given).then(-most).otherwise(0)
+    greatest = pl.when(taken).then(most).when(given).then(-size).otherwise(0)
+    later = events.with_columns(
+        _after(segment.fill_null(0)).alias("_reserved"), _after(least).alias("_least"), _after(greatest).alias("_most")
+    ).filter(action == "oom")
+    reserved, allocated = _reserved(own), _allocated(own)
+    low, high = allocated - pl.col("_most"), allocated - pl.col("_least")
+    return later.select(
+        "line",
+        "time",
+        pl.lit("device").alias("memory"),
+        "gpu",
+        *_exact(pl.col("requested_bytes"), "requested"),
+        *_exact(pl.col("device_free_bytes"), "free"),
+        *_exact(_sensible(reserved - pl.col("_reserved")), "reserved"),
+        _sensible(((low + high) / 2).round()).alias("allocated_bytes"),
+        ((high - low) / 2).abs().alias("allocated_resolution_bytes"),
+    )
+
+
+def _after(change: pl.Expr) -> pl.Expr:
+    """What changed after each event."""
+    return change.sum() - change.cum_sum()
+
+
+def _sensible(size: pl.Expr) -> pl.Expr:
+    """Null where the recorder lost events, so that the sums do not come out."""
+    return pl.when(size >= 0).then(size).cast(pl.Float64)
+
+
+def _exact(size: pl.Expr, name: str) -> tuple[pl.Expr, pl.Expr]:
+    known = size.cast(pl.Float64)
+    return known.alias(f"{name}_bytes"), pl.when(known.is_not_null()).then(0.0).alias(f"{name}_resolution_bytes")
+
+
+def _reserved(own: pl.DataFrame) -> pl.Expr:
+    sizes = own.group_by("segment_id").agg(pl.col("segment_bytes").first(), pl.col("size_bytes").sum())
+    whole = sizes.select(pl.coalesce("segment_bytes", "size_bytes").sum()).item() if len(own) else None
+    return pl.lit(whole, pl.Int64)
+
+
+def _allocated(own: pl.DataFrame) -> pl.Expr:
+    return pl.lit(own.filter(pl.col("state") == "active")["size_bytes"].sum() if len(own) else None, pl.Int64)
