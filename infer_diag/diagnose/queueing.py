@@ -35,10 +35,15 @@ LITTLE_WINDOW_S = 60.0
 
 
 def concurrency_cap(recording: Recording, serving: Serving, stream: Stream) -> Finding | None:
-    """Running stands at its maximum with requests waiting and room in the pool: a limit on sequences, not memory."""
+    """Running stands at its maximum with requests waiting and room in the pool: a limit on sequences, not memory.
+
+    Room is room for one more request of the mean size of those that run.
+    """
     rows = stream.samples.drop_nulls(["running_count", "waiting_count"])
     queued = rows.filter((pl.col("waiting_count") > 0) & (pl.col("running_count") > 0))
-    roomy = queued.filter(pl.col("kv_usage_ratio").fill_null(0) < KV_ROOM_RATIO)
+    # Room is room for one more request like those that run.
+    grown = pl.col("kv_usage_ratio") * (pl.col("running_count") + 1) / pl.col("running_count")
+    roomy = queued.filter(grown.fill_null(0) < KV_ROOM_RATIO)
     limited = roomy.filter(pl.col("running_count") >= pl.col("max_running_count"))
     stated = len(limited) >= 2
     highest = top(rows["running_count"]) or 0.0
@@ -93,12 +98,40 @@ def scheduler_stall(recording: Recording, stream: Stream) -> Finding | None:
     return Finding("batching.scheduler_stall", "high", sentence, "measured", evidence, remedy)
 
 
+def standstill(recording: Recording, stream: Stream) -> Finding | None:
+    """Requests run in three samples or more in a row while no token goes in or out and the pool does not move.
+
+    A long prompt that is computed in chunks shows no tokens either, but it fills the pool as it goes.
+    """
+    rows = stream.samples.filter(pl.col("kind").is_in(["interval", "scrape"]))
+    quiet = (pl.col("running_count") > 0) & (pl.col("output_tokens_per_s") == 0) & (pl.col("prompt_tokens_per_s") == 0)
+    same = (pl.col("running_count") == pl.col("running_count").shift()) & (
+        pl.col("kv_usage_ratio") == pl.col("kv_usage_ratio").shift()
+    )
+    marked = rows.with_columns(still=(quiet & same).fill_null(False))
+    marked = marked.with_columns(length=pl.col("still").sum().over(pl.col("still").rle_id()))
+    still = marked.filter(pl.col("still") & (pl.col("length") >= SUSTAINED_COUNT))
+    if still.is_empty():
+        return None
+    sentence = (
+        f"In {len(still):,} samples in a row{between(still)} {spread(still['running_count'], format_count)} requests run "
+        "and no token goes in or comes out, while the KV pool does not move: the engine stands still. That is neither "
+        "load nor an idle server."
+    )
+    remedy = (
+        "Look in the log before the first of these lines for a worker that died or hangs, and at the stacks of the "
+        "engine's processes (py-spy); the requests end only with a restart."
+    )
+    evidence = cited(recording, ends(still, by="waiting_count"))
+    return Finding("batching.scheduler_stall", "high", sentence, "measured", evidence, remedy)
+
+
 def watchdog(recording: Recording, serving: Serving) -> Finding | None:
     """The engine's own watchdog gave up on a step: the scheduler hung for as long as the watchdog waits."""
     rows = recording.incidents.filter(kind="watchdog").sort("source_id", "line")
     if rows.is_empty():
         return None
-    waited_s = rows.select(pl.col("fields").str.extract(r"(\d+)$").cast(pl.Float64).max()).item()
+    waited_s = rows.select(pl.col("fields").str.extract(r"watchdog_timeout=(\d+)").cast(pl.Float64).max()).item()
     workers = rows.select(pl.struct("source_id", "replica", "rank").n_unique()).item()
     told = f"{workers:,} workers say" if workers > 1 else "a worker says"
     before = serving.samples.filter(pl.col("measure") == "running")["last"]

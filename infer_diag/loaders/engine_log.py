@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import cast
 
-import numpy as np
 import polars as pl
 
 from infer_diag import redact
@@ -18,6 +17,7 @@ from infer_diag.loaders.loader import Options
 from infer_diag.loaders.observations import StartRule, observed
 from infer_diag.loaders.oom_messages import NEEDLES as OOM_NEEDLES
 from infer_diag.loaders.oom_messages import ooms
+from infer_diag.loaders.serving_lines import ServingLines
 from infer_diag.loaders.starts import segmented, start_frames
 from infer_diag.loaders.text.clock import FileClock
 from infer_diag.loaders.text.reader import Batch, TextFormat, TextReader
@@ -124,9 +124,9 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     frames = _told_apart(engine.whole(frames))
     if "requests" in frames:
         frames["requests"] = _per_request(frames["requests"], gathered.first_time)
-    serving_lines = _serving_lines(frames)
-    found = segmented(frames.pop("observations"), serving_lines)
-    starts = start_frames(found, frames.pop("context"), serving_lines, within=engine.starts_within)
+    serving = _serving_lines(frames)
+    found = segmented(frames.pop("observations"), serving)
+    starts = start_frames(found, frames.pop("context"), serving, within=engine.starts_within)
     for name, frame in starts.items():
         frames[name] = pl.concat([frames[name], frame], how="diagonal_relaxed") if name in frames else frame
     cuts = _cuts(reader)
@@ -140,21 +140,17 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     _refuse_if_strict(reader.file, rejected, options)
     source = _source(engine, reader, gathered, len(rejected), frames)
     frames["rejected"] = rejected.with_columns(redact.redacted(pl.col("text").str.slice(0, 200)))
-    return Recording(sources=(source,), **conformed(frames))
+    return Recording(sources=(source,)).replace(**conformed(frames))
 
 
 _SERVED = ("engine_samples", "engine_steps", "request_timings")
 
 
-def _serving_lines(frames: Frames) -> np.ndarray:
-    parts = [frames[name]["line"].to_numpy() for name in _SERVED if name in frames]
+def _serving_lines(frames: Frames) -> ServingLines:
+    parts = [frames[name] for name in _SERVED if name in frames]
     if "incidents" in frames:
-        working = pl.col("kind").is_in(["response", "in_use"])
-        parts.append(frames["incidents"].filter(working)["line"].to_numpy())
-    # Stable sorting merges the parts, each of which is in order already.
-    lines = np.sort(np.concatenate(parts), kind="stable") if parts else np.array([], np.uint32)
-    warmup = frames.pop("warmup", None)
-    return lines if warmup is None else np.setdiff1d(lines, warmup["line"].to_numpy())
+        parts.append(frames["incidents"].filter(pl.col("kind").is_in(["response", "in_use"])))
+    return ServingLines(parts, apart=frames.pop("warmup", None))
 
 
 REPLICA_PARTS = "\x1f"

@@ -11,7 +11,7 @@ from infer_diag.loaders import engine_log
 from infer_diag.loaders.engine_log import Engine, Frames, replica
 from infer_diag.loaders.loader import Loader
 from infer_diag.loaders.observations import BAR, StartRule
-from infer_diag.loaders.sglang_warmup import WEB_SERVER_UP, without_failed_warmup
+from infer_diag.loaders.sglang_troubles import GAVE_UP, WATCHDOG, WEB_SERVER_UP, with_watchdog, without_failed_warmup
 from infer_diag.loaders.sniff import Signature
 from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
@@ -72,17 +72,23 @@ RULES = (
     StartRule("The server is fired up and ready to roll", kind="ready", edge="mark"),
     StartRule(WEB_SERVER_UP, rf"(?P<fields>{WEB_SERVER_UP})", kind="ready", edge="mark"),
     StartRule("Application startup failed", kind="failed", edge="mark"),
-    StartRule("Scheduler hit an exception", r"(?P<fields>Scheduler hit an exception.*)", kind="failed", edge="mark"),
+    # What says only that something failed is not quoted: a later line gives the reason.
+    StartRule("Scheduler hit an exception", kind="failed", edge="mark"),
     StartRule("Initialization failed", r"(?P<fields>.*Initialization failed.*)", kind="failed", edge="verdict"),
+    StartRule("Received sigquit from a child proc", kind="failed", edge="mark"),
     StartRule(
-        "Received sigquit from a child proc",
-        r"(?P<fields>.*Received sigquit from a child proc.*)",
-        kind="failed",
-        edge="mark",
+        WATCHDOG, rf"(?P<fields>.*{WATCHDOG} \(self\.watchdog_timeout=\d+.*)", kind=GAVE_UP, edge="mark", strict=False
     ),
     StartRule(
         "apture cuda graph failed",
         r"(?i)(?P<fields>.*capture cuda graph failed.*)",
+        kind="failed",
+        edge="verdict",
+        strict=False,
+    ),
+    StartRule(
+        "ranks that didn't finish loading",
+        r"(?P<fields>.*other ranks that didn't finish loading.*)",
         kind="failed",
         edge="verdict",
         strict=False,
@@ -111,7 +117,6 @@ _KEYS = {
     "input": r"input throughput \(token/s\): ([0-9.]+)",
 }
 _RETRACTED = r"#retracted_reqs: \d+"
-_WATCHDOG = r"(?i:watchdog) timeout \(self\.watchdog_timeout=\d+"
 _RANKS = 1 << 16
 """More ranks than any pipeline stage has."""
 
@@ -122,7 +127,11 @@ def identify(records: pl.DataFrame) -> pl.DataFrame:
     data_parallel = ranks.str.extract(r"\b(DP\d+)")
     rest = ranks.str.replace(r"\bDP\d+ ?", "").str.strip_chars()
     return records.with_columns(
-        replica(pl.coalesce("pod", "service"), data_parallel), pl.when(rest != "").then(rest).alias("rank")
+        replica(pl.coalesce("pod", "service"), data_parallel),
+        # Where a logging configuration prints no ranks, the workers' process ids still tell them apart.
+        pl.coalesce(pl.when(rest != "").then(rest), "rank", pl.when(pl.col("process").is_null()).then("pid")).alias(
+            "rank"
+        ),
     )
 
 
@@ -138,7 +147,7 @@ def serving(batch: Batch) -> Frames:
     responses, _ = batch.rows(RESPONSES)
     return {
         "engine_samples": _samples(read.filter(whole)),
-        "incidents": pl.concat([answered(responses, batch), *_troubles(batch.records)], how="diagonal"),
+        "incidents": pl.concat([answered(responses, batch), _retractions(batch.records)], how="diagonal"),
         "rejected": damaged,
     }
 
@@ -167,16 +176,10 @@ def _samples(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _troubles(records: pl.DataFrame) -> list[pl.DataFrame]:
-    """Incidents while serving: requests that lose their place in the pool, and steps that the watchdog gives up on."""
-    told = []
-    for kind, pattern in (("preemption", _RETRACTED), ("watchdog", _WATCHDOG)):
-        fields = pl.col("message").str.extract(f"({pattern})")
-        where = ("line", "time", "replica", "rank")
-        told.append(
-            records.filter(fields.is_not_null()).select(*where, pl.lit(kind).alias("kind"), fields.alias("fields"))
-        )
-    return told
+def _retractions(records: pl.DataFrame) -> pl.DataFrame:
+    fields = pl.col("message").str.extract(f"({_RETRACTED})")
+    told = records.filter(fields.is_not_null())
+    return told.select("line", "time", "replica", "rank", pl.lit("preemption").alias("kind"), fields.alias("fields"))
 
 
 def first_ranks(frames: Frames) -> Frames:
@@ -199,7 +202,7 @@ def first_ranks(frames: Frames) -> Frames:
 
 def whole(frames: Frames) -> Frames:
     """The frames of a whole file: one rank speaks for its replica, and a web server without its engine is not ready."""
-    return without_failed_warmup(first_ranks(frames))
+    return without_failed_warmup(with_watchdog(first_ranks(frames)))
 
 
 def configured(records: pl.DataFrame) -> pl.DataFrame:
@@ -243,7 +246,7 @@ ENGINE = Engine(
     name="sglang",
     text=TextFormat(
         start_needles=tuple(sorted({rule.claim for rule in RULES} | {"max_total_num_tokens="})),
-        serving_needles=("Prefill batch", "Decode batch", '"POST ', "#retracted_reqs", "atchdog timeout"),
+        serving_needles=("Prefill batch", "Decode batch", '"POST ', "#retracted_reqs"),
         dense=(DenseRule("response", RESPONSES.needle, RESPONSES.pattern, variable_tail=RESPONSES.variable_tail),),
     ),
     rules=RULES,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
+from infer_diag.loaders.serving_lines import ServingLines, speaks_for
 from infer_diag.recording import start_id
 from infer_diag.schema import INSIDE
 
@@ -68,33 +68,30 @@ class Start:
         return self.closed and not (printed_late and not self.served) and row["phase"] != "kernel_warmup"
 
 
-def segmented(observations: pl.DataFrame, serving_lines: np.ndarray) -> list[Start]:
+def segmented(observations: pl.DataFrame, serving: ServingLines) -> list[Start]:
     """The starts of one file in order.
 
-    `serving_lines` are the sorted numbers of lines that only a serving engine prints. Rows without a replica belong to
-    every replica's start that is open, since front ends and launchers speak for all of them.
+    Rows without a replica belong to every replica's start that is open, since front ends and launchers speak for all of
+    them; a line of a serving engine ends the start of its own replica only.
     """
     replicas = [name for name in observations["replica"].unique(maintain_order=True).to_list() if name is not None]
     names: list[str | None] = list(replicas) if len(replicas) > 1 else [None]
     open_starts: dict[str | None, Start] = {}
     starts: list[Start] = []
-    last_line = 0
     for row in observations.iter_rows(named=True):
-        served = np.searchsorted(serving_lines, [last_line + 1, row["line"]])
-        if served[1] > served[0]:
-            _mark_served(open_starts.values())
-        last_line = row["line"]
-        targets = _spoken_for(row["replica"], names)
-        for name in targets:
+        for name in _spoken_for(row["replica"], names):
             current = open_starts.get(name)
             if current is None or current.ends_before(row):
                 if row["kind"] in _BEFORE_START and row["edge"] != "verdict":
                     continue
                 current = open_starts[name] = Start(name)
+            if current is not None and serving.between(name, current.rows[-1]["line"] + 1, row["line"] - 1):
+                current.served = current.closed = True
                 starts.append(current)
             current.add(row)
-    if len(serving_lines) and serving_lines[-1] > last_line:
-        _mark_served(open_starts.values())
+    for name, current in open_starts.items():
+        if serving.between(name, current.rows[-1]["line"] + 1, _END):
+            current.served = current.closed = True
     return [start for start in starts if start.loaded or any(_announces(row) for row in start.rows)]
 
 
@@ -107,13 +104,8 @@ def _spoken_for(replica: str | None, names: list[str | None]) -> list[str | None
     """The replicas that a record tells of: its own, all of its pod, or all there are."""
     if replica is None:
         return names
-    own = [name for name in names if name is not None and (name == replica or name.startswith(f"{replica} "))]
+    own = [name for name in names if name is not None and speaks_for(replica, name)]
     return list(own) or names
-
-
-def _mark_served(starts: Iterable[Start]) -> None:
-    for start in starts:
-        start.served = start.closed = True
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,7 @@ class _Region:
 _END = 1 << 31
 
 
-def _regions(starts: list[Start], serving_lines: np.ndarray, within: bool) -> list[_Region]:
+def _regions(starts: list[Start], serving: ServingLines, within: bool) -> list[_Region]:
     """The lines of each start: its own, and those around them that no other start or serving line claims."""
     following = _first_lines_after(starts)
     last_of: dict[str | None, int] = {}
@@ -138,6 +130,7 @@ def _regions(starts: list[Start], serving_lines: np.ndarray, within: bool) -> li
         after = int(np.searchsorted(serving_lines, max(own)))
         floor = max(last_of.get(start.replica, 0), int(serving_lines[before - 1]) if before else 0)
         announced = start.rows[0]["kind"] == "engine_begin" and start.replica in last_of
+        serving_lines = serving.of(start.replica)
         ceiling = int(serving_lines[after]) - 1 if after < len(serving_lines) else _END
         open_end = min([ceiling, next_begin - 1, *[stop - 1 for stop in stops if stop > max(own)]])
         regions.append(_Region(own[0] if announced or within else floor + 1, ready or max(open_end, max(own))))
@@ -156,7 +149,7 @@ def _first_lines_after(starts: list[Start]) -> list[int]:
 
 
 def start_frames(
-    starts: list[Start], context: pl.DataFrame, serving_lines: np.ndarray, *, within: bool = False
+    starts: list[Start], context: pl.DataFrame, serving: ServingLines, *, within: bool = False
 ) -> dict[str, pl.DataFrame]:
     """The frames `starts`, `phases`, `progress` and `incidents` of one file, without `source_id`.
 
@@ -165,7 +158,7 @@ def start_frames(
     """
     if not starts:
         return {}
-    regions = _regions(starts, serving_lines, within)
+    regions = _regions(starts, serving, within)
     rows = pl.concat([_rows(start, number) for number, start in enumerate(starts)])
     table = pl.DataFrame(
         [

@@ -110,3 +110,55 @@ def test_a_verdict_alone_tells_of_a_failed_start(tmp_path: Path, verdict: str) -
         verdict,
     ]
     assert outcome(read(tmp_path, lines)) == ["failed"]
+
+
+def test_a_watchdog_in_a_start_is_its_failure(tmp_path: Path) -> None:
+    hung = "[2026-02-03 04:15:30 TP0] Scheduler watchdog timeout (self.watchdog_timeout=600, self.soft=False)"
+    document = diagnose(read(tmp_path, [*start()[:4], hung])).to_dict()
+    assert [(one["outcome"], one["span_s"]) for one in document["starts"]] == [("failed", 630.0)]
+
+
+def test_the_reason_of_a_failure_is_quoted_and_not_its_announcement(tmp_path: Path) -> None:
+    lines = [
+        *start()[:3],
+        "[2026-02-03 04:05:23 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+        "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading.",
+        FAILED,
+    ]
+    document = diagnose(read(tmp_path, lines)).to_dict()
+    (failed,) = [one for one in document["findings"] if one["id"] == "cold_start.failed"]
+    assert "didn't finish loading" in failed["sentence"]
+
+
+def test_process_ids_tell_workers_apart_where_no_rank_is_printed(tmp_path: Path) -> None:
+    lines = [
+        f"2026-02-03 04:{clock} INFO {pid} [model_runner.py:10] Load weight {what}"
+        for clock, pid, what in (
+            ("05:00", 71, "begin. avail mem=70.00 GB"),
+            ("05:01", 72, "begin. avail mem=70.00 GB"),
+            ("05:20", 71, "end. type=SomeForCausalLM, avail mem=50.00 GB"),
+            ("05:51", 72, "end. type=SomeForCausalLM, avail mem=50.00 GB"),
+        )
+    ]
+    (one,) = diagnose(read(tmp_path, lines)).to_dict()["starts"]
+    assert sorted(phases["weights_load"] for phases in one["by_rank_s"].values()) == [20.0, 50.0]
+
+
+def test_lines_of_the_first_releases_name_their_device(tmp_path: Path) -> None:
+    lines = [
+        "[gpu=1] Load weight begin. avail mem=23.00 GB",
+        "[gpu=1] Memory pool end. avail mem=2.00 GB",
+        "[gpu=1] Decode batch. #running-req: 1, #token: 47, token usage: 0.00, gen throughput (token/s): 33.00, #queue-req: 0",
+    ]
+    recording = read(tmp_path, lines)
+    assert recording.phases["rank"].to_list() == ["1", "1"]
+    assert recording.engine_samples["output_tokens_per_s"].to_list() == [33.0]
+
+
+def test_pods_in_one_stream_start_apart(tmp_path: Path) -> None:
+    first = [f"[pod/engine-a/server] {line}" for line in (*start(), batch("2026-02-03 04:05:40 TP0"))]
+    second = [f"[pod/engine-b/server] {line}" for line in (*start(), batch("2026-02-03 04:05:40 TP0"))]
+    together = [*first[:2], second[0], *first[2:], *second[1:]]
+    recording = read(tmp_path, together)
+    assert recording.starts["replica"].to_list() == ["engine-a/server", "engine-b/server"]
+    assert recording.phases.group_by("start_id").len()["len"].to_list() == [5, 5]

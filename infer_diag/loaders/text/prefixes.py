@@ -45,8 +45,8 @@ _PREFIX = "|".join(
         rf"(?P<inner_python>{_DATE} {_CLOCK}[.,]\d{{3,6}})\s*(?:[-|]\s*)?(?:[\w.]+\s*[-|]\s*)?"
         rf"\[?{LEVEL}\b\]?\s*[-|:]?\s*(?:\d+ )?(?:\[?[\w./]+:\d+\]?\s*[-|:]?\s*)?(?:[\w.]+: )?",
         # The same without milliseconds, where the place of the call shows that a logger wrote it.
-        rf"(?P<inner_logger>{_DATE} {_CLOCK})\s*(?:[-|]\s*)?{LEVEL}\s*(?:[-|]\s*)?(?:\d+ )?"
-        rf"\[?[\w./]+(?::\w+)?:\d+\]?\s*(?:[-|:]\s*)?",
+        rf"(?P<inner_logger>{_DATE} {_CLOCK})\s*(?:[-|]\s*)?{LEVEL}\s*(?:[-|]\s*)?(?:(?P<pid>\d+) )?"
+        rf"(?:\[?[\w./]+(?::\w+)?:\d+\]?\s*(?:[-|:]\s*)?|std(?:out|err) \| )",
         rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]+:\d+\] ?",
         # SGLang's stamp with its ranks; LMDeploy writes one like it in front of its statistics. A paste may have lost
         # the first bracket; the second one still tells it.
@@ -70,7 +70,7 @@ _PREFIX = "|".join(
         r"(?P<service>[A-Za-z0-9][\w.-]*?)\s+\| ",
         rf"(?P<process>{_PROCESS})\s?",
         r"\((?:pid=\d+(?:, ip=[^()\s]+)?|raylet(?:, ip=[^()\s]+)?|autoscaler \+\w+)\)\s?",
-        r"\[(?:rank|RANK )(?P<rank>\d+)\]:?\s?",
+        r"\[(?:rank|RANK |gpu=|gpu_id=)(?P<rank>\d+)\]:?\s?",
         r"(?:#\d+ \d+\.\d+ )",
         rf"(?P<level>{LEVEL}):(?:\s+|$)",
         r"[│┃║▏▕▌>]+\s*",
@@ -100,7 +100,7 @@ _INNER = (
 _OUTER = ("outer", "outer_syslog", "outer_torchserve", "outer_fluentd")
 _STAMPS = (*_INNER, *_OUTER, "inner_uptime")
 _MAX_DEPTH = 8
-_KEPT = ("pod", "service", "rank", "ranks", "partial")
+_KEPT = ("pod", "service", "rank", "ranks", "partial", "pid")
 
 
 def clean(text: pl.Expr) -> pl.Expr:
@@ -133,7 +133,7 @@ def peeled(frame: pl.DataFrame) -> pl.DataFrame:
     whole = pl.concat([*done, active], how="diagonal").sort("_row").drop("_row")
     return whole.with_columns(
         pl.col("message").str.strip_chars(),
-        pl.col("process").str.extract(r"pid=(\d+)").alias("pid"),
+        pl.coalesce(pl.col("process").str.extract(r"pid=(\d+)"), "pid").alias("pid"),
         pl.col("process").str.extract(r"ip=([^,)\s]+)").alias("ip"),
         pl.coalesce(pl.col("process").str.extract(r"rank=(\d+)"), pl.col("rank")).alias("rank"),
         pl.col("process").str.extract(r"\(([\w:.-]+)").alias("process"),
@@ -188,7 +188,7 @@ def split_at_engine_stamp(frame: pl.DataFrame) -> pl.DataFrame:
     ahead = found.select(pl.col("text").str.strip_suffix(pl.col("_rest")))
     if ahead.select((pl.col("text").str.strip_chars() != "").any()).item():
         front = peeled(ahead)
-        mended = [pl.coalesce(known[name], front[name]).alias(name) for name in ("process", "pid", "ip", *_KEPT)]
+        mended = [pl.coalesce(known[name], front[name]).alias(name) for name in ("process", "ip", *_KEPT)]
         stamped = (
             pl.when(known["outer"].is_null())
             .then(pl.coalesce(front["outer"], front["inner"]))
