@@ -81,12 +81,12 @@ def segmented(observations: pl.DataFrame, serving: ServingLines) -> list[Start]:
     for row in observations.iter_rows(named=True):
         for name in _spoken_for(row["replica"], names):
             current = open_starts.get(name)
+            if current is not None and serving.between(name, current.rows[-1]["line"] + 1, row["line"] - 1):
+                current.served = current.closed = True
             if current is None or current.ends_before(row):
                 if row["kind"] in _BEFORE_START and row["edge"] != "verdict":
                     continue
                 current = open_starts[name] = Start(name)
-            if current is not None and serving.between(name, current.rows[-1]["line"] + 1, row["line"] - 1):
-                current.served = current.closed = True
                 starts.append(current)
             current.add(row)
     for name, current in open_starts.items():
@@ -126,11 +126,11 @@ def _regions(starts: list[Start], serving: ServingLines, within: bool) -> list[_
         own = [row["line"] for row in start.rows if row["kind"] != "shutdown"]
         stops = [row["line"] for row in start.rows if row["kind"] == "shutdown"]
         ready = next((row["line"] for row in reversed(start.rows) if row["kind"] == "ready"), None)
+        serving_lines = serving.of(start.replica)
         before = int(np.searchsorted(serving_lines, own[0]))
         after = int(np.searchsorted(serving_lines, max(own)))
         floor = max(last_of.get(start.replica, 0), int(serving_lines[before - 1]) if before else 0)
         announced = start.rows[0]["kind"] == "engine_begin" and start.replica in last_of
-        serving_lines = serving.of(start.replica)
         ceiling = int(serving_lines[after]) - 1 if after < len(serving_lines) else _END
         open_end = min([ceiling, next_begin - 1, *[stop - 1 for stop in stops if stop > max(own)]])
         regions.append(_Region(own[0] if announced or within else floor + 1, ready or max(open_end, max(own))))
