@@ -44,7 +44,7 @@ def in_order_of_time(file: LogFile, head: bytes, options: Options) -> LogFile:
     """The file as it is, unless Loki wrote it and its first lines are not in the order of time.
 
     Raises:
-        SourceError: it is too large to be put in order.
+        SourceError: it is too large to be put in order, or holds no line.
     """
     if re.search(_ANSWER, head[:_HEAD_BYTES]):
         rows = _answered(file, options)
@@ -52,6 +52,8 @@ def in_order_of_time(file: LogFile, head: bytes, options: Options) -> LogFile:
         rows = _listed(file, options)
     else:
         return file
+    if rows.is_empty():
+        raise SourceError(f"{file.label} is an answer of Loki that holds no line", hint="query a longer time range")
     rows = _sorted(rows)
     text = "\n".join(rows["text"].to_list()) + "\n"
     notes = [*file.notes, _NOTE]

@@ -83,27 +83,8 @@ def load_burstgpt(file: LogFile, *, options: Options) -> Recording:
     told = table(file, options, _BURST)
     _refuse_without(file, told, ("Timestamp", "Request tokens", "Response tokens"))
     missing = [pl.lit(None, pl.String).alias(name) for name in _BURST if name not in told.rows.columns]
-    rows = told.rows.with_columns(missing)
-    read = rows.select(
-        "line",
-        number(pl.col("Timestamp")).alias("arrival"),
-        length(pl.col("Elapsed time")).alias("elapsed"),
-        whole(pl.col("Request tokens")).alias("prompt_tokens"),
-        whole(pl.col("Response tokens")).alias("output_tokens"),
-        whole(pl.col("Total tokens")).alias("total"),
-    )
-    broken = _incomplete(read, ("arrival", "prompt_tokens", "output_tokens"))
-    good = read.filter(~broken).with_columns(pl.col("output_tokens").fill_null(0))
-    failed = pl.col("output_tokens") == 0
-    ended = pl.when(~failed & (pl.col("elapsed") > 0)).then(pl.col("arrival") + pl.col("elapsed"))
-    requests, _ = counted(
-        good.with_columns(
-            ended.alias("last_token"),
-            pl.when(~failed).then("output_tokens").alias("output_tokens"),
-            pl.when(failed).then(pl.lit("failed")).alias("finish_reason"),
-        ).drop("elapsed", "total"),
-        1,
-    )
+    good, broken = _burst_rows(told.rows.with_columns(missing))
+    requests, _ = counted(good.drop("total"), 1)
     return recorded(
         file,
         {"requests": requests},
@@ -112,11 +93,32 @@ def load_burstgpt(file: LogFile, *, options: Options) -> Recording:
         engine="burstgpt",
         lines=told.lines,
         understood=len(good) + 1,
-        rejected=_rejected(rows.filter(broken), _BURST, "a row of BurstGPT"),
+        rejected=_rejected(broken, _BURST, "a row of BurstGPT"),
         times=pl.Series([], dtype=pl.Datetime("us", "UTC")),
         notes=("response times are whole seconds",) if requests["last_token_s"].count() else (),
         doubts=_contradicted(good),
     )
+
+
+def _burst_rows(cells: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(requests with `total`, rows that are none)."""
+    read = cells.select(
+        "line",
+        number(pl.col("Timestamp")).alias("arrival"),
+        length(pl.col("Elapsed time")).alias("elapsed"),
+        whole(pl.col("Request tokens")).alias("prompt_tokens"),
+        whole(pl.col("Response tokens")).alias("output_tokens"),
+        whole(pl.col("Total tokens")).alias("total"),
+    )
+    broken = _incomplete(read, ("arrival", "prompt_tokens", "output_tokens"))
+    failed = pl.col("output_tokens") == 0
+    ended = pl.when(~failed & (pl.col("elapsed") > 0)).then(pl.col("arrival") + pl.col("elapsed"))
+    good = read.filter(~broken).with_columns(
+        ended.alias("last_token"),
+        pl.when(~failed).then("output_tokens").alias("output_tokens"),
+        pl.when(failed).then(pl.lit("failed")).alias("finish_reason"),
+    )
+    return good.drop("elapsed"), cells.filter(broken)
 
 
 def load_mooncake(file: LogFile, *, options: Options) -> Recording:
@@ -168,7 +170,7 @@ def _refuse_without(file: LogFile, told: Table, names: tuple[str, ...]) -> None:
 
 def _contradicted(rows: pl.DataFrame) -> tuple[str, ...]:
     """What the column of sums says that its own rows do not."""
-    summed = pl.col("prompt_tokens").cast(pl.UInt64) + pl.col("output_tokens").cast(pl.UInt64)
+    summed = pl.col("prompt_tokens").cast(pl.UInt64) + pl.col("output_tokens").fill_null(0).cast(pl.UInt64)
     wrong = rows.filter(pl.col("total").is_not_null() & (pl.col("total") != summed))
     if wrong.is_empty():
         return ()

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from infer_diag.loaders.request_traces import arrival_traces, vllm_runs
+from infer_diag.loaders.request_traces import (
+    arrival_traces,
+    bench_runs,
+    client_exports,
+    guidellm,
+    own_table,
+    traces,
+    vllm_runs,
+    vllm_startup,
+)
 
 LOADERS = (
     arrival_traces.AZURE,
@@ -11,4 +20,14 @@ LOADERS = (
     vllm_runs.REQUESTS,
     vllm_runs.SERIES,
     vllm_runs.META,
+    bench_runs.VLLM,
+    bench_runs.SGLANG,
+    vllm_startup.LOADER,
+    client_exports.PROFILE,
+    client_exports.RECORDS,
+    client_exports.SUMMARY,
+    guidellm.LOADER,
+    traces.OTLP,
+    traces.JAEGER,
+    own_table.LOADER,
 )

@@ -36,6 +36,7 @@ _PATHS = {
 }
 _EVENTS = ("queued", "scheduled", "first_token", "last_token")
 _SERIES = ("t", "prompt_throughput", "gen_throughput", "running", "waiting", "kv_cache_pct")
+_LONGEST_S = 3e7
 _TELLING_SAMPLES = 5
 _TELLING_RUNNING = 8
 """So many requests hold at least so many blocks: a share of 0.00 % would take a pool of more than 100,000 blocks."""
@@ -83,25 +84,10 @@ def load_series(file: LogFile, *, options: Options) -> Recording:
     missing = [name for name in _SERIES if name not in told.header]
     if missing:
         raise SourceError(f"{file.label} has no column {', '.join(missing)}", hint="give the series as it was recorded")
-    origin = pl.datetime(ASSUMED_YEAR, 1, 1, time_zone="UTC", time_unit="us")
-    seconds = length(pl.col("t"))
-    samples = told.rows.select(
-        "line",
-        # A cell may hold any number; one beyond a year is no time of a run.
-        (origin + pl.duration(microseconds=pl.when(seconds < 3e7).then(seconds * 1e6).round())).alias("time"),
-        pl.lit("interval").alias("kind"),
-        whole(pl.col("running")).alias("running_count"),
-        whole(pl.col("waiting")).alias("waiting_count"),
-        (length(pl.col("kv_cache_pct")) / 100).alias("kv_usage_ratio"),
-        length(pl.col("prompt_throughput")).alias("prompt_tokens_per_s"),
-        length(pl.col("gen_throughput")).alias("output_tokens_per_s"),
-    )
+    samples = _samples(told.rows)
     broken = samples["time"].is_null()
-    damaged = told.rows.filter(broken).select(
-        "line",
-        pl.lit("a row of a series").alias("rule"),
-        pl.concat_str(pl.exclude("line").fill_null(""), separator=",").alias("text"),
-    )
+    text = pl.concat_str(pl.exclude("line").fill_null(""), separator=",").alias("text")
+    damaged = told.rows.filter(broken).select("line", pl.lit("a row of a series").alias("rule"), text)
     samples, doubts = _without_empty_columns(samples.filter(~broken))
     first = told.rows.filter(~broken)["t"].first()
     return recorded(
@@ -116,6 +102,22 @@ def load_series(file: LogFile, *, options: Options) -> Recording:
         times=samples["time"],
         clocks=(Clock("inner", str(first), None, 0.0, year_known=False),) if first is not None else (),
         doubts=doubts,
+    )
+
+
+def _samples(cells: pl.DataFrame) -> pl.DataFrame:
+    origin = pl.datetime(ASSUMED_YEAR, 1, 1, time_zone="UTC", time_unit="us")
+    seconds = length(pl.col("t"))
+    return cells.select(
+        "line",
+        # A cell may hold any number; one beyond a year is no time of a run.
+        (origin + pl.duration(microseconds=pl.when(seconds < _LONGEST_S).then(seconds * 1e6).round())).alias("time"),
+        pl.lit("interval").alias("kind"),
+        whole(pl.col("running")).alias("running_count"),
+        whole(pl.col("waiting")).alias("waiting_count"),
+        (length(pl.col("kv_cache_pct")) / 100).alias("kv_usage_ratio"),
+        length(pl.col("prompt_throughput")).alias("prompt_tokens_per_s"),
+        length(pl.col("gen_throughput")).alias("output_tokens_per_s"),
     )
 
 
