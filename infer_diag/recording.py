@@ -61,10 +61,19 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """A file that was named and not read, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Recording:
     """One observation of one engine: the frames of `infer_diag.schema`, each empty where no source has it."""
 
     sources: tuple[Source, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     starts: pl.DataFrame = field(default_factory=schema.Starts.create_empty)
     phases: pl.DataFrame = field(default_factory=schema.Phases.create_empty)
     progress: pl.DataFrame = field(default_factory=schema.Progress.create_empty)
@@ -139,7 +148,8 @@ def combine(recordings: Iterable[Recording]) -> Recording:
         sources += part.sources
         starts += len(part.starts)
     whole = {name: pl.concat(found) for name, found in frames.items() if found}
-    return Recording(sources=tuple(sources), **whole)
+    skipped = tuple(file for part in parts for file in part.skipped)
+    return Recording(sources=tuple(sources), skipped=skipped, **whole)
 
 
 def start_id(number: int) -> str:

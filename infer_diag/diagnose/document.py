@@ -11,6 +11,7 @@ import polars as pl
 from infer_diag.attribution.serving import Serving
 from infer_diag.diagnose.memory import document as memory_document
 from infer_diag.recording import Clock, Recording, Source
+from infer_diag.redact import redact
 from infer_diag.schema import PHASES
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
     whole = {
         "schema_version": SCHEMA_VERSION,
         "sources": [_source(source) for source in recording.sources],
+        "skipped": [{"path": file.path, "reason": redact(file.reason)} for file in recording.skipped],
         "starts": starts(recording, diagnosis.cold_start),
         "serving": None if diagnosis.batching is None else serving(diagnosis.batching),
         "memory": None if diagnosis.memory is None else memory_document(recording, diagnosis.memory),

@@ -20,7 +20,7 @@ _MOST_STARTS = 3
 
 def summary(diagnosis: Diagnosis) -> str:
     """Sources, starts, serving and the findings that weigh most, in at most 12 lines."""
-    lines = [_sources(diagnosis), *_starts(diagnosis)]
+    lines = [_sources(diagnosis), *_skipped(diagnosis), *_starts(diagnosis)]
     if diagnosis.batching is not None:
         lines.append(_serving(diagnosis.batching))
     room = MOST_LINES - len(lines)
@@ -30,6 +30,12 @@ def summary(diagnosis: Diagnosis) -> str:
     if len(shown) < len(found):
         lines.append(f"… and {len(found) - len(shown)} more findings")
     return "\n".join(lines if found else [*lines, "no findings"])
+
+
+def _skipped(diagnosis: Diagnosis) -> list[str]:
+    files = diagnosis.recording.skipped
+    named = ", ".join(file.path for file in files[:_MOST_SOURCES]) + (", …" if len(files) > _MOST_SOURCES else "")
+    return [f"not read: {named}"] if files else []
 
 
 def _sources(diagnosis: Diagnosis) -> str:

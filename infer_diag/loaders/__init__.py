@@ -8,59 +8,16 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
-from infer_diag.loaders import (
-    llama_cpp,
-    lmdeploy,
-    ollama,
-    sglang,
-    tensorrt_llm,
-    tensorrt_llm_statistics,
-    tgi,
-    torch_oom,
-    triton,
-    triton_statistics,
-    vllm,
-)
-from infer_diag.loaders.allocator import LOADERS as ALLOCATOR
-from infer_diag.loaders.exposition import reading as exposition
 from infer_diag.loaders.files import LogFile, find
-from infer_diag.loaders.gpu_tables import monitors, query_csv
-from infer_diag.loaders.gpu_traces import LOADERS as GPU_TRACES
 from infer_diag.loaders.joining import with_acquire_times
-from infer_diag.loaders.kubernetes import reading as kubernetes
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.loki import in_order_of_time, placed
-from infer_diag.loaders.request_traces.registry import LOADERS as REQUEST_TRACES
+from infer_diag.loaders.one_clock import aligned
+from infer_diag.loaders.registry import FORMATS, LOADERS
 from infer_diag.loaders.sniff import by_magic, is_binary, sniffed
-from infer_diag.recording import Recording, combine
+from infer_diag.recording import Recording, Skipped, combine
 
-LOADERS = {
-    loader.name: loader
-    for loader in (
-        vllm.LOADER,
-        sglang.LOADER,
-        tgi.LOADER,
-        llama_cpp.LOADER,
-        ollama.LOADER,
-        lmdeploy.LOADER,
-        tensorrt_llm.LOADER,
-        tensorrt_llm_statistics.LOADER,
-        triton.LOADER,
-        triton_statistics.LOADER,
-        kubernetes.LOADER,
-        *exposition.LOADERS,
-        monitors.DCGMI,
-        monitors.NVIDIA_SMI_MONITOR,
-        query_csv.LOADER,
-        torch_oom.LOADER,
-        *ALLOCATOR,
-        *GPU_TRACES,
-        *REQUEST_TRACES,
-    )
-}
-
-FORMATS: dict[str, str] = {name: loader.about for name, loader in LOADERS.items()}
-"""Formats that `load` reads, with one line about each."""
+__all__ = ["FORMATS", "LOADERS", "load"]
 
 
 def load(
@@ -72,7 +29,7 @@ def load(
     columns: Mapping[str, str | tuple[str, str]] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Recording:
-    """One recording of the logs that the paths name.
+    """One recording of the logs that the paths name; files among them that cannot be read are listed in `skipped`.
 
     Args:
         paths: files, folders, globs, `sample:NAME` or fsspec URLs; compressed files are opened as they are.
@@ -97,15 +54,17 @@ def load(
         _check_zone(tz)
     _check_columns(columns, format)
     options = Options(year, tz, strict, columns=columns)
-    recordings, refused = [], []
+    recordings: list[Recording] = []
+    refused: list[tuple[str, SourceError]] = []
     for file in find(paths):
         try:
             recordings.append(_read(file, format, options, progress))
         except SourceError as error:
-            refused.append(error)
+            refused.append((file.label, error))
     if not recordings:
-        raise refused[0] if len(refused) == 1 else _none_read(paths, refused)
-    return with_acquire_times(combine(recordings))
+        raise refused[0][1] if len(refused) == 1 else _none_read(paths, [error for _, error in refused])
+    skipped = tuple(Skipped(label, error.message) for label, error in refused)
+    return with_acquire_times(combine(aligned(recordings))).replace(skipped=skipped)
 
 
 def _read(
@@ -126,11 +85,7 @@ def _read(
     file, head = ordered, head if ordered is file else ordered.head()
     name = format or binary or sniffed(head, signatures)
     if name is None:
-        first = head.strip().splitlines()[0][:60].decode("utf-8", "replace")
-        raise SourceError(
-            f"{file.label} is in no format that infer_diag reads (it begins {first!r})",
-            hint="infer-diag formats lists them; format= names one where you know better",
-        )
+        raise _in_no_format(file, head)
     done = 0
 
     def count(size: int) -> None:
@@ -147,6 +102,14 @@ def _read(
             hint="give the engine's log from its start, at its default log level",
         )
     return recording
+
+
+def _in_no_format(file: LogFile, head: bytes) -> SourceError:
+    first = head.strip().splitlines()[0][:60].decode("utf-8", "replace")
+    return SourceError(
+        f"{file.label} is in no format that infer_diag reads (it begins {first!r})",
+        hint="infer-diag formats lists them; format= names one where you know better",
+    )
 
 
 def _check_columns(columns: Mapping[str, str | tuple[str, str]] | None, format: str | None) -> None:

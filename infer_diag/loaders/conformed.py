@@ -88,7 +88,7 @@ def recorded(
         notes=(*file.notes, *notes),
         doubts=doubts,
     )
-    return Recording(sources=(source,), **conformed({**frames, "rejected": shown}))
+    return Recording(sources=(source,)).replace(**conformed({**frames, "rejected": shown}))
 
 
 def _moment(value: object) -> datetime | None:

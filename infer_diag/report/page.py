@@ -57,6 +57,7 @@ def page(diagnosis: Diagnosis) -> dict[str, Any]:
         "serving": _serving(document["serving"]),
         "step_rows": _step_rows(diagnosis),
         "sources": [_source(source) for source in diagnosis.recording.sources],
+        "skipped": [{"path": file.path, "reason": file.reason} for file in diagnosis.recording.skipped],
         "rejected": _rejected(diagnosis),
         "rejected_count": len(diagnosis.recording.rejected),
     }
