@@ -114,6 +114,7 @@ def test_an_empty_recording_gives_every_key_and_no_error() -> None:
     assert document == {
         "schema_version": 1,
         "sources": [],
+        "skipped": [],
         "starts": [],
         "serving": None,
         "memory": None,
