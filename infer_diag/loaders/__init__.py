@@ -37,8 +37,7 @@ def load(
         year: year of stamps that print none.
         tz: time zone (IANA name) of stamps that name none.
         strict: raise at the first damaged line instead of keeping it in `rejected`.
-        columns: for `format="table"`: which column of the file holds which column of `Requests` or `RequestTimings`,
-            such as `{"arrival_s": "start", "ttft_s": ("ttft", "ms")}`; a bare name holds seconds, a date or a count.
+        columns: for `format="table"`, our columns to the file's: `{"arrival_s": "start", "ttft_s": ("ttft", "ms")}`.
         progress: called with (path, bytes read, bytes in all) as the reading goes on.
 
     Raises:
@@ -48,11 +47,7 @@ def load(
     """
     if not paths:
         raise SourceError("no path was given", hint="give a file, a folder, a glob or sample:NAME")
-    if format is not None and format not in LOADERS:
-        raise UnknownNameError("format", format, FORMATS)
-    if tz is not None:
-        _check_zone(tz)
-    _check_columns(columns, format)
+    _check(format, tz, columns)
     options = Options(year, tz, strict, columns=columns)
     recordings: list[Recording] = []
     refused: list[tuple[str, SourceError]] = []
@@ -112,20 +107,19 @@ def _in_no_format(file: LogFile, head: bytes) -> SourceError:
     )
 
 
-def _check_columns(columns: Mapping[str, str | tuple[str, str]] | None, format: str | None) -> None:
+def _check(format: str | None, tz: str | None, columns: Mapping[str, str | tuple[str, str]] | None) -> None:
+    if format is not None and format not in LOADERS:
+        raise UnknownNameError("format", format, FORMATS)
     if (columns is not None) != (format == "table"):
         raise DiagError(
             "columns= and format='table' belong together: the one says what the columns of the other mean",
             hint="diag.load(path, format='table', columns={'arrival_s': 'start', 'output_tokens': 'n_out'})",
         )
-
-
-def _check_zone(tz: str) -> None:
     try:
-        ZoneInfo(tz)
+        ZoneInfo("UTC" if tz is None else tz)
     except (KeyError, ValueError, OSError) as error:
         raise DiagError(
-            f"there is no time zone named {tz[:60]!r}", hint="use an IANA name such as Asia/Shanghai"
+            f"there is no time zone named {tz!r:.62}", hint="use an IANA name such as Asia/Shanghai"
         ) from error
 
 
