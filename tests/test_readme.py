@@ -1,0 +1,26 @@
+"""What the README says of the formats is what the loaders say of themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infer_diag.loaders import FORMATS
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+BEGIN, END = "<!-- formats: begin -->\n", "<!-- formats: end -->"
+
+
+def table() -> str:
+    """The formats as the README lists them; print it with `python tests/test_readme.py`."""
+    rows = [f"| `{name}` | {about} |" for name, about in FORMATS.items()]
+    return "\n".join(["| format | what is read |", "|---|---|", *rows, ""])
+
+
+def test_the_table_of_formats_is_the_loaders_own() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert text[text.index(BEGIN) + len(BEGIN) : text.index(END)] == table()
+
+
+if __name__ == "__main__":
+    text = README.read_text(encoding="utf-8")
+    README.write_text(text[: text.index(BEGIN) + len(BEGIN)] + table() + text[text.index(END) :], encoding="utf-8")
