@@ -204,17 +204,21 @@ def _known(stamps: Sequence[tuple[int, int, int]], marks: Sequence[Mark]) -> lis
 def _anchored(marks: list[Mark], stamps: list[tuple[int, int, int]]) -> list[Mark]:
     """Durations whose line has no stamp end at the last stamped line above them, where the start has stamps at all."""
     known = _known(stamps, marks)
-    if not known:
-        return marks
-    return [_at_last_stamp(mark, known) if _floats(mark) else mark for mark in marks]
+    return [_at_last_stamp(mark, known) if known and _floats(mark) else mark for mark in marks]
 
 
 def _annotated(marks: list[Mark]) -> list[Mark]:
-    """Totals that stand in the line of another phase were not printed at their own end and lose that line's stamp."""
+    """Totals that stand in the line of another phase were not printed at their own end and lose that line's stamp.
+
+    Such a total of no worker's own only repeats what workers tell of the phase, where they do.
+    """
     lines = {(mark.source_id, mark.line) for mark in marks if not mark.is_total}
+    beside = [mark.is_total and (mark.source_id, mark.line) in lines for mark in marks]
+    workers = {(mark.replica, mark.phase) for mark in marks if mark.worker}
     return [
-        Mark(**{**mark.__dict__, "end": None}) if mark.is_total and (mark.source_id, mark.line) in lines else mark
-        for mark in marks
+        Mark(**{**mark.__dict__, "end": None}) if other else mark
+        for mark, other in zip(marks, beside, strict=True)
+        if not (other and not mark.worker and (mark.replica, mark.phase) in workers)
     ]
 
 
@@ -224,8 +228,11 @@ def _floats(mark: Mark) -> bool:
 
 def _at_last_stamp(mark: Mark, known: Sequence[tuple[int, int, int]]) -> Mark:
     above = [time for source, line, time in known if (source, line) <= (mark.source_id, mark.line)]
-    values = {**mark.__dict__, "end": above[-1] if above else known[0][2]}
-    return Mark(**values)
+    below = [time for source, line, time in known if (source, line) > (mark.source_id, mark.line)]
+    end = above[-1] if above else known[0][2]
+    # Where it fits between the stamps around its line, it lies there.
+    room = above and below and end + (mark.length or 0) <= below[0]
+    return Mark(**{**mark.__dict__, "end": end + (mark.length or 0) if room else end})
 
 
 def _bars(rows: Sequence[Mapping[str, object]], several_replicas: bool) -> list[Bar]:

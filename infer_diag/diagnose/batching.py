@@ -59,6 +59,7 @@ def _of_the_whole(recording: Recording, serving: Serving) -> list[Finding]:
 def _of_engines(recording: Recording, serving: Serving, engines: list[Stream]) -> list[Finding]:
     rules: tuple[Rule, ...] = (
         lambda stream: queueing.scheduler_stall(recording, stream),
+        lambda stream: queueing.standstill(recording, stream),
         lambda stream: pool.kv_saturation(recording, stream),
         lambda stream: pool.swapped_out(recording, serving, stream),
         lambda stream: pool.preemption_suspected(recording, serving, stream),

@@ -34,6 +34,7 @@ CAUSES: dict[str, str] = {
     "engine_build": "Building the engine",
     "engine_load": "Loading the built engine",
     "compile": "Compiling the model",
+    "kv_profile": "The first forward pass, which measures the memory it needs,",
     "kernel_warmup": "Warming up and tuning kernels",
     "graph_capture": "Capturing GPU graphs",
     "first_request": "The first request",

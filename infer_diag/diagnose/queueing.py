@@ -114,9 +114,9 @@ def standstill(recording: Recording, stream: Stream) -> Finding | None:
     if still.is_empty():
         return None
     sentence = (
-        f"In {len(still):,} samples in a row{between(still)} {spread(still['running_count'], format_count)} requests run "
-        "and no token goes in or comes out, while the KV pool does not move: the engine stands still. That is neither "
-        "load nor an idle server."
+        f"In {len(still):,} samples in a row{between(still)} {spread(still['running_count'], format_count)} requests "
+        "run and no token goes in or comes out, while the KV pool does not move: the engine stands still. That is "
+        "neither load nor an idle server."
     )
     remedy = (
         "Look in the log before the first of these lines for a worker that died or hangs, and at the stacks of the "

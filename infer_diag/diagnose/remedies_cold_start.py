@@ -78,6 +78,12 @@ _REMEDIES: dict[str, dict[str, str]] = {
         ),
         "": "capture graphs only for the batch sizes that the traffic reaches",
     },
+    "kv_profile": {
+        "": (
+            "kernels that are compiled or tuned at their first use do it here: keep their caches (Triton, FlashInfer, "
+            "DeepGEMM) on a volume that outlives the container; large multimodal inputs lengthen it as well"
+        ),
+    },
     "kernel_warmup": {
         "vllm": (
             "keep the autotuner's and compiler's caches (`VLLM_CACHE_ROOT`, `FLASHINFER_WORKSPACE_BASE`) on a volume "

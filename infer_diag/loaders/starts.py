@@ -31,6 +31,7 @@ class Start:
     rows: list[Row] = field(default_factory=list)
     served: bool = False
     closed: bool = False
+    failed: bool = False
     loaded: bool = False
     closed_time: datetime | None = None
     pids: dict[str, str] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Start:
         if row["process"] and row["pid"] and row["process"].startswith(_SINGLE_PROCESSES):
             self.pids.setdefault(row["process"], row["pid"])
         self.loaded = self.loaded or row["phase"] is not None
+        self.failed = self.failed or row["kind"] == "failed"
         if row["kind"] == "kv_pool":
             self.sized.add((row["process"], row["pid"]))
         if row["kind"] in _ENDS or (row["phase"] == "init_engine" and row["edge"] != "begin"):
@@ -52,6 +54,8 @@ class Start:
         """Whether this observation opens another start."""
         if row["kind"] == "engine_begin":
             return self.loaded or self.closed
+        if row["kind"] == "process_begin":
+            return self.failed
         if row["edge"] == "verdict":
             return self.served or any(one["kind"] == "ready" for one in self.rows)
         if row["kind"] is not None or row["phase"] in _AFTER_LOAD or row["edge"] == "bound":
@@ -130,7 +134,7 @@ def _regions(starts: list[Start], serving: ServingLines, within: bool) -> list[_
         before = int(np.searchsorted(serving_lines, own[0]))
         after = int(np.searchsorted(serving_lines, max(own)))
         floor = max(last_of.get(start.replica, 0), int(serving_lines[before - 1]) if before else 0)
-        announced = start.rows[0]["kind"] == "engine_begin" and start.replica in last_of
+        announced = start.rows[0]["kind"] in ("engine_begin", "process_begin") and start.replica in last_of
         ceiling = int(serving_lines[after]) - 1 if after < len(serving_lines) else _END
         open_end = min([ceiling, next_begin - 1, *[stop - 1 for stop in stops if stop > max(own)]])
         regions.append(_Region(own[0] if announced or within else floor + 1, ready or max(open_end, max(own))))

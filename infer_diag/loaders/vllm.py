@@ -240,7 +240,7 @@ SIGNATURE = Signature(
         r"Iteration\([0-9]+\): [0-9]+ context requests",
         r"GPU KV cache size: [0-9,]+ tokens|# (?:GPU|cuda) blocks: ",
         r"\((?:EngineCore|VllmWorker|RayWorkerWrapper|APIServer)[\w-]*(?: rank=\d+)? pid=",
-        r"Loading (?:safetensors|pt) checkpoint shards:",
+        r"Loading (?:safetensors|pt) checkpoint shards:|Loading safetensors using Runai|Multi-thread loading shards:",
         r"Waiting for [0-9]+ (?:local, [0-9]+ remote )?core engine proc",
         r"EngineCore (?:hit an exception|failed to start)",
         r"Starting to load model \S+\.\.\.",

@@ -117,7 +117,24 @@ PHASES = (
         strict=False,
     ),
     StartRule(
-        "checkpoint shards:", rf"Loading \S+ checkpoint shards:{BAR}", phase="weights_read", edge="bar", strict=False
+        " shards:",
+        rf"(?:Loading \S+ checkpoint|Multi-thread(?:ed)? loading) shards:{BAR}",
+        phase="weights_read",
+        edge="bar",
+        strict=False,
+    ),
+    StartRule(
+        "Loading safetensors using ",
+        rf"Loading safetensors using [\w ]+:{BAR}",
+        phase="weights_read",
+        edge="bar",
+        strict=False,
+    ),
+    StartRule(
+        "Overall time to stream ",
+        rf"Overall time to stream (?P<gib>[0-9.]+) GiB of all files: {_S}",
+        phase="weights_read",
+        strict=False,
     ),
     StartRule(
         "Capturing ", rf"Capturing (?:CUDA|cuda) ?graphs?.*?:{BAR}", phase="graph_capture", edge="bar", strict=False
@@ -148,6 +165,7 @@ INCIDENTS = (
         kind="engine_begin",
         edge="mark",
     ),
+    StartRule("Automatically detected platform ", kind="process_begin", edge="mark"),
     StartRule("Application startup complete.", kind="ready", edge="mark"),
     StartRule(
         "Using cache directory: ",
@@ -190,6 +208,7 @@ INCIDENTS = (
     ),
     _verdict("out of memory occurred when", r"(?P<fields>.*out of memory occurred when warming up.*)"),
     StartRule("hit an exception", r"(?:EngineCore|WorkerProc) hit an exception", kind="failed", edge="mark"),
+    _verdict("Timed out waiting for engine", r"(?P<fields>.*Timed out waiting for engine.*)"),
     _verdict("Application startup failed"),
     StartRule(
         "out of memory. Tried to allocate",

@@ -401,3 +401,33 @@ def test_a_real_log_of_every_step() -> None:
 
 def test_settings_are_flags() -> None:
     assert all(flag.startswith("--") for flags in SETTINGS.values() for flag in flags.values())
+
+
+def hung(kv: list[float]) -> list[Row]:
+    return every(10, [(6, 4, use) for use in kv])
+
+
+def test_running_without_a_token_in_or_out_is_a_standstill() -> None:
+    rows = sampled(hung([0.5] * 5), output_tokens_per_s=0.0, prompt_tokens_per_s=0.0)
+    stall = found(recorded(rows))["scheduler_stall"]
+    assert stall.severity == "high"
+    assert "6 requests run" in stall.sentence
+
+
+def test_a_long_prompt_that_fills_the_pool_is_no_standstill() -> None:
+    rows = sampled(hung([0.1, 0.2, 0.3, 0.4, 0.5]), output_tokens_per_s=0.0, prompt_tokens_per_s=0.0)
+    assert "scheduler_stall" not in found(recorded(rows))
+
+
+@pytest.mark.parametrize("rates", [(1.5, 0.0), (0.0, 80.0)])
+def test_tokens_on_either_side_are_no_standstill(rates: tuple[float, float]) -> None:
+    rows = sampled(hung([0.5] * 5), output_tokens_per_s=rates[0], prompt_tokens_per_s=rates[1])
+    assert "scheduler_stall" not in found(recorded(rows))
+
+
+@pytest.mark.parametrize(
+    ("running", "use", "capped"), [(1, 0.7, False), (2, 0.8, False), (1, 0.3, True), (8, 0.5, True)]
+)
+def test_running_at_its_maximum_is_a_cap_only_with_room_for_one_more(running: int, use: float, capped: bool) -> None:
+    rows = sampled(every(10, [(running, 9, use)] * 5))
+    assert ("concurrency_cap" in found(recorded(rows))) is capped

@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 from test_shapes import read
 
+from infer_diag.attribution.cold_start import start_phases
+
 STAMP = "INFO 03-14 09:26:53 [core.py:77]"
 
 FAILURES = [
@@ -140,3 +142,59 @@ def test_a_download_shows_its_bar(tmp_path: Path) -> None:
     ]
     bars = read(tmp_path, lines).progress.filter(pl.col("done_count") > 0)
     assert bars.select("phase", "done_count", "total_count", "elapsed_s").rows() == [("weights_fetch", 6, 12, 70.0)]
+
+
+@pytest.mark.parametrize(
+    "title",
+    ["Multi-thread loading shards", "Loading safetensors using Runai Model Streamer", "Loading pt checkpoint shards"],
+)
+def test_every_loader_shows_its_bar(tmp_path: Path, title: str) -> None:
+    lines = [
+        f"{STAMP} Starting to load model org/some-8b...",
+        f"{title}:  25% Completed | 2/8 [00:14<00:42,  7.00s/it]",
+    ]
+    assert read(tmp_path, lines).progress.select("phase", "done_count", "elapsed_s").rows() == [
+        ("weights_read", 2, 14.0)
+    ]
+
+
+def test_a_process_that_begins_after_a_failure_belongs_to_the_next_start(tmp_path: Path) -> None:
+    lines = [
+        "INFO 06-13 11:36:30 [__init__.py:244] Automatically detected platform cuda.",
+        "INFO 06-13 11:36:42 [default_loader.py:272] Loading weights took 5.50 seconds",
+        "ERROR 06-13 11:37:08 [core.py:515] EngineCore failed to start.",
+        "INFO 06-13 11:52:01 [__init__.py:244] Automatically detected platform cuda.",
+        "INFO 06-13 11:52:05 [api_server.py:1287] vLLM API server version 0.9.1",
+        "INFO 06-13 11:52:15 [__init__.py:244] Automatically detected platform cuda.",
+        "INFO 06-13 11:52:33 [default_loader.py:272] Loading weights took 5.75 seconds",
+    ]
+    assert read(tmp_path, lines).starts.select("line", "last_line", "failed_line").rows() == [(1, 3, 3), (4, 7, None)]
+
+
+def test_a_front_end_that_stops_waiting_ends_the_start(tmp_path: Path) -> None:
+    lines = [
+        "Loading safetensors checkpoint shards:  50% Completed | 80/160 [09:30<09:30,  7.12s/it]",
+        "(ApiServer_2 pid=63) TimeoutError: Timed out waiting for engines to send initial message on input socket.",
+    ]
+    assert read(tmp_path, lines).starts["failed_line"].to_list() == [2]
+
+
+def test_the_engines_total_is_no_worker_beside_the_workers(tmp_path: Path) -> None:
+    lines = [
+        "(Worker_TP0 pid=71) INFO 05-06 21:00:41 [monitor.py:48] torch.compile took 28.25 s in total",
+        "(EngineCore pid=41) INFO 05-06 21:00:58 [core.py:299] init engine (profile, create kv cache, warmup model) took 58.50 s (compilation: 28.25 s)",
+    ]
+    phases = start_phases(read(tmp_path, lines)).filter(phase="compile")
+    assert phases.select("rank", "duration_s").rows() == [(None, 28.25), ("TP0", 28.25)]
+
+
+def test_a_duration_without_a_stamp_lies_between_the_stamps_around_it(tmp_path: Path) -> None:
+    lines = [
+        "INFO 06-04 13:12:44 [gpu_model_runner.py:1531] Starting to load model org/some-1b...",
+        "[RunAI Streamer] Overall time to stream 3.3 GiB of all files: 6.0s, 564.1 MiB/s",
+        "INFO 06-04 13:12:51 [gpu_model_runner.py:1549] Model loading took 3.3466 GiB and 6.500000 seconds",
+    ]
+    phases = start_phases(read(tmp_path, lines, format="vllm"))
+    read_s, load_s = (phases.filter(phase=name).row(0, named=True) for name in ("weights_read", "weights_load"))
+    assert read_s["duration_s"] == 6.0
+    assert load_s["begin_s"] <= read_s["end_s"] <= load_s["end_s"]
