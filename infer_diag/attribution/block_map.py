@@ -31,7 +31,8 @@ def block_summary(recording: Recording) -> dy.DataFrame[BlockSummary]:
     if blocks.is_empty():
         return BlockSummary.create_empty()
     state = pl.col("state").cast(pl.String)
-    idle, size = state.is_in(_IDLE), pl.col("size_bytes")
+    # A sum of damaged sizes may leave the range of whole numbers; one of real sizes is exact in either.
+    idle, size = state.is_in(_IDLE), pl.col("size_bytes").cast(pl.Float64)
     parts = blocks.with_columns(
         idle.alias("_idle"),
         (idle & (~idle).any().over(*_KEY, "segment_id") & ~pl.col("is_expandable").fill_null(False)).alias("_split"),
@@ -88,7 +89,8 @@ def _requested(state: pl.Expr) -> pl.Expr:
 def _segments(blocks: pl.DataFrame) -> pl.DataFrame:
     sizes = blocks.group_by(*_KEY, "segment_id").agg(pl.col("segment_bytes").first(), pl.col("size_bytes").sum())
     return sizes.group_by(_KEY).agg(
-        pl.coalesce("segment_bytes", "size_bytes").sum().alias("reserved_bytes"), pl.len().alias("segment_count")
+        pl.coalesce("segment_bytes", "size_bytes").cast(pl.Float64).sum().alias("reserved_bytes"),
+        pl.len().alias("segment_count"),
     )
 
 

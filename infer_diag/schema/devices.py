@@ -21,6 +21,10 @@ class GpuSamples(Evidence):
     power_w = dy.Float64(nullable=True, min=0)
 
 
+LARGEST_BYTES = 1 << 46
+"""No device holds 64 TiB: a larger size is a damaged one."""
+
+
 class AllocatorEvents(Evidence):
     """One row per allocator event, in the order in which it was recorded.
 
@@ -44,8 +48,10 @@ class AllocatorEvents(Evidence):
     )
     gpu = dy.Categorical(nullable=True, description="index of the device")
     address_id = dy.UInt64(nullable=True)
-    requested_bytes = dy.UInt64(nullable=True, description="asked for, before rounding")
-    allocated_bytes = dy.UInt64(nullable=True, description="handed out, after rounding; of a segment its whole size")
+    requested_bytes = dy.UInt64(nullable=True, max=LARGEST_BYTES, description="asked for, before rounding")
+    allocated_bytes = dy.UInt64(
+        nullable=True, max=LARGEST_BYTES, description="handed out, after rounding; of a segment its whole size"
+    )
     device_free_bytes = dy.UInt64(nullable=True, description="free on the device at a failed allocation")
     total_allocated_bytes = dy.UInt64(nullable=True, description="in use after the event, where the recorder says so")
     total_reserved_bytes = dy.UInt64(nullable=True, description="reserved after the event, where the recorder says so")
@@ -63,13 +69,13 @@ class Blocks(Evidence):
     snapshot = dy.String()
     gpu = dy.String(nullable=True, description="index of the device")
     segment_id = dy.UInt64()
-    segment_bytes = dy.UInt64(nullable=True, description="size of the whole segment")
+    segment_bytes = dy.UInt64(nullable=True, max=LARGEST_BYTES, description="size of the whole segment")
     segment_kind = dy.Enum(("small", "large"), nullable=True, description="which requests the segment serves")
     is_expandable = dy.Bool(nullable=True, description="whether the segment can give back any of its pages")
     pool = dy.String(nullable=True, description="private pool (of a captured graph) that alone may use the segment")
     stream = dy.String(nullable=True)
     address_id = dy.UInt64()
-    size_bytes = dy.UInt64()
+    size_bytes = dy.UInt64(max=LARGEST_BYTES)
     requested_bytes = dy.UInt64(nullable=True, description="asked for, before rounding; null where the block is idle")
     state = dy.Enum(("active", "awaiting", "inactive", "free"))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from operator import itemgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import polars as pl
+
+from infer_diag.loaders.allocator.refusing_pickle import RefusedError
 
 _KEYS = ("action", "addr", "size", "stream", "time_us", "frames")
 _GETTERS = tuple(itemgetter(key) for key in _KEYS)
@@ -64,6 +66,14 @@ class EventColumns:
             held += [event.get(key) for event in whole]
         deque(map(dict.clear, whole), 0)
 
+    def __setstate__(self, state: Any) -> NoReturn:
+        """Refuses what a pickle would make of it.
+
+        Raises:
+            RefusedError: always.
+        """
+        raise RefusedError("a change of its reader")
+
     def _freeze(self) -> None:
         self._parts.append(pl.DataFrame([column(name, held, _COLUMNS[name]) for name, held in self._named()]))
         self._held = [[] for _ in _COLUMNS]
@@ -83,6 +93,11 @@ def column(name: str, values: list[Any], kind: type[pl.DataType]) -> pl.Series:
     try:
         return pl.Series(name, values, dtype=kind, strict=True)
     except (TypeError, OverflowError, ValueError, pl.exceptions.PolarsError):
-        wanted = str if kind == pl.String else int
-        kept = [value if type(value) is wanted else None for value in values]
+        kept = [value if _fits(value, kind) else None for value in values]
         return pl.Series(name, kept, dtype=kind, strict=False)
+
+
+def _fits(value: Any, kind: type[pl.DataType]) -> bool:
+    if kind == pl.String:
+        return type(value) is str and value.isascii()
+    return type(value) is (bool if kind == pl.Boolean else int)

@@ -51,24 +51,23 @@ def allocator_events(recorded: pl.DataFrame, device: int) -> tuple[pl.DataFrame,
 def failed_allocations(events: pl.DataFrame, blocks: pl.DataFrame, device: int) -> pl.DataFrame:
     """Rows of `schema.Ooms` (without `source_id`) of one device's events.
 
-    What was reserved and allocated then follows backwards from the blocks, which are the state after the last event.
-    Events tell what was asked for and not how it was rounded, so what was allocated is known within bounds; the bounds
-    stand as its resolution.
+    What was reserved, allocated and idle then follows backwards from the blocks, which are the state after the last
+    event. Events tell what was asked for and not how it was rounded, so what was allocated is known within bounds;
+    these stand as its resolution. A block that a stream still waits for is neither allocated nor idle.
     """
     if events.is_empty() or not (events["action"] == "oom").any():
         return pl.DataFrame(schema={"line": pl.UInt32})
     own = blocks.filter(pl.col("gpu") == str(device))
-    action, size = pl.col("action"), pl.col("requested_bytes").cast(pl.Int64).fill_null(0)
-    most = size + pl.when(size > _SMALL_BYTES).then(_SMALL_BYTES).otherwise(0) + _GRAIN_BYTES - 1
-    segment = action.replace_strict(_SIGNS, default=0, return_dtype=pl.Int64) * pl.col("allocated_bytes").cast(pl.Int64)
-    taken, given = action == "alloc", action == "free_requested"
-    least = pl.when(taken).then(size).when(given).then(-most).otherwise(0)
-    greatest = pl.when(taken).then(most).when(given).then(-size).otherwise(0)
+    action = pl.col("action")
+    whole = pl.col("allocated_bytes").cast(pl.Int64, strict=False)
+    segment = action.replace_strict(_SIGNS, default=0, return_dtype=pl.Int64) * whole
     later = events.with_columns(
-        _after(segment.fill_null(0)).alias("_reserved"), _after(least).alias("_least"), _after(greatest).alias("_most")
+        _after(segment.fill_null(0)).alias("_reserved"),
+        *(_after(change).alias(f"_allocated_{name}") for name, change in _changes("free_requested").items()),
+        *(_after(change).alias(f"_active_{name}") for name, change in _changes("free").items()),
     ).filter(action == "oom")
-    reserved, allocated = _reserved(own), _allocated(own)
-    low, high = allocated - pl.col("_most"), allocated - pl.col("_least")
+    reserved = _reserved(own) - pl.col("_reserved")
+    allocated, active = _in_state(own, "active"), _in_state(own, "active", "awaiting")
     return later.select(
         "line",
         "time",
@@ -76,10 +75,27 @@ def failed_allocations(events: pl.DataFrame, blocks: pl.DataFrame, device: int) 
         "gpu",
         *_exact(pl.col("requested_bytes"), "requested"),
         *_exact(pl.col("device_free_bytes"), "free"),
-        *_exact(_sensible(reserved - pl.col("_reserved")), "reserved"),
-        _sensible(((low + high) / 2).round()).alias("allocated_bytes"),
-        ((high - low) / 2).abs().alias("allocated_resolution_bytes"),
+        *_exact(_sensible(reserved), "reserved"),
+        *_between(allocated - pl.col("_allocated_most"), allocated - pl.col("_allocated_least"), "allocated"),
+        *_between(reserved - active + pl.col("_active_least"), reserved - active + pl.col("_active_most"), "idle"),
     )
+
+
+def _changes(freeing: str) -> dict[str, pl.Expr]:
+    """By how much the bytes of blocks change at each event, at least and at most, where `freeing` takes them back."""
+    action, size = pl.col("action"), pl.col("requested_bytes").cast(pl.Int64, strict=False).fill_null(0)
+    most = size + pl.when(size > _SMALL_BYTES).then(_SMALL_BYTES).otherwise(0) + _GRAIN_BYTES - 1
+    taken, given = action == "alloc", action == freeing
+    return {
+        "least": pl.when(taken).then(size).when(given).then(-most).otherwise(0),
+        "most": pl.when(taken).then(most).when(given).then(-size).otherwise(0),
+    }
+
+
+def _between(low: pl.Expr, high: pl.Expr, name: str) -> tuple[pl.Expr, pl.Expr]:
+    middle = _sensible((low + high) / 2)
+    half = pl.when(middle.is_not_null()).then(((high - low) / 2).abs())
+    return middle.alias(f"{name}_bytes"), half.alias(f"{name}_resolution_bytes")
 
 
 def _after(change: pl.Expr) -> pl.Expr:
@@ -98,10 +114,19 @@ def _exact(size: pl.Expr, name: str) -> tuple[pl.Expr, pl.Expr]:
 
 
 def _reserved(own: pl.DataFrame) -> pl.Expr:
+    if own.is_empty():
+        return pl.lit(None, pl.Int64)
     sizes = own.group_by("segment_id").agg(pl.col("segment_bytes").first(), pl.col("size_bytes").sum())
-    whole = sizes.select(pl.coalesce("segment_bytes", "size_bytes").sum()).item() if len(own) else None
-    return pl.lit(whole, pl.Int64)
+    return _level(sizes.select(pl.coalesce("segment_bytes", "size_bytes").alias("_"))["_"])
 
 
-def _allocated(own: pl.DataFrame) -> pl.Expr:
-    return pl.lit(own.filter(pl.col("state") == "active")["size_bytes"].sum() if len(own) else None, pl.Int64)
+def _in_state(own: pl.DataFrame, *states: str) -> pl.Expr:
+    if own.is_empty():
+        return pl.lit(None, pl.Int64)
+    return _level(own.filter(pl.col("state").is_in(states))["size_bytes"])
+
+
+def _level(sizes: pl.Series) -> pl.Expr:
+    """The sum of sizes; null where it is none that a device could hold."""
+    whole = sizes.cast(pl.Float64).sum()
+    return pl.lit(int(whole) if whole < 1 << 60 else None, pl.Int64)

@@ -41,10 +41,9 @@ def read_snapshot(file: LogFile, options: Options) -> Snapshot:
     Raises:
         SourceError: the file is no pickle of plain data, or its data is no snapshot.
     """
-    found = EventColumns()
-    unpickler = _with_events(found)
-    size_bytes = file.size_bytes or _BLOCK_BYTES
-    data = unpickled(_redirected(_counted(file, options)), file.label, size_bytes, unpickler)
+    redirected: list[EventColumns] = []
+    blocks = _redirected(_counted(file, options), redirected)
+    data = unpickled(blocks, file.label, file.size_bytes or _BLOCK_BYTES, _handing_out(redirected))
     segments, traces = _parts(data)
     if segments is None:
         raise SourceError(
@@ -72,17 +71,12 @@ def _parts(data: Any) -> tuple[list[Any] | None, list[Any]]:
     return data["segments"], traces if isinstance(traces, list) else []
 
 
-def _with_events(found: EventColumns) -> type[Refusing]:
+def _handing_out(redirected: list[EventColumns]) -> type[Refusing]:
     class SnapshotUnpickler(Refusing):
-        """Hands out the columns at the one place where `_redirected` asks for them."""
-
-        handed_out = False
+        """Hands out the columns, once, where `_redirected` asks for them."""
 
         def persistent_load(self, pid: Any) -> Any:
-            if pid is not None or self.handed_out:
-                return super().persistent_load(pid)
-            self.handed_out = True
-            return found
+            return redirected.pop() if pid is None and redirected else super().persistent_load(pid)
 
     return SnapshotUnpickler
 
@@ -93,7 +87,7 @@ def _counted(file: LogFile, options: Options) -> Iterator[bytes]:
         yield block
 
 
-def _redirected(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _redirected(blocks: Iterator[bytes], redirected: list[EventColumns]) -> Iterator[bytes]:
     """The pickle with a reference to an outer object in place of the list that the first events fill.
 
     The reference takes a byte more than the list, so that the key before it gives up its last letter: the lengths that
@@ -104,6 +98,7 @@ def _redirected(blocks: Iterator[bytes]) -> Iterator[bytes]:
         data = kept + block
         match = _FIRST_EVENTS.search(data) if b"device_traces" in data else None
         if match is not None:
+            redirected.append(EventColumns())
             opcode, high, before = match.groups()
             key = opcode + bytes([len(_RENAMED)]) + high + _RENAMED
             yield b"".join((data[: match.start()], key, before, b"NQ", data[match.end() :]))

@@ -106,7 +106,7 @@ def _allocator_events(memory: pl.DataFrame, time: pl.Expr) -> pl.DataFrame:
             pl.when(size > 0).then(pl.lit("alloc")).otherwise(pl.lit("free")).alias("action"),
             pl.col("gpu").cast(pl.String),
             "address_id",
-            size.abs().cast(pl.UInt64).alias("allocated_bytes"),
+            size.abs().cast(pl.UInt64, strict=False).alias("allocated_bytes"),
             "total_allocated_bytes",
             "total_reserved_bytes",
         )
