@@ -151,6 +151,11 @@ OTLP = Loader(
 JAEGER = Loader(
     name="jaeger",
     about="Jaeger traces as JSON (its API and its page): gen_ai and vLLM spans, starts included",
-    signature=Signature(phrases=(r'"operationName"\s*:\s*"', r'"traceID"\s*:\s*"[0-9a-f]+"')),
+    signature=Signature(
+        phrases=(
+            r'"operationName"\s*:\s*"[^"]*"\s*,\s*"(?:references|startTime|flags)"\s*:',
+            r'"startTime"\s*:\s*[0-9]{16}\s*,\s*"duration"\s*:\s*[0-9]+',
+        )
+    ),
     load=load_jaeger,
 )

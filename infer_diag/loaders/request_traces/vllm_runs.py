@@ -189,6 +189,6 @@ SERIES = Loader(
 META = Loader(
     name="vllm-run-meta",
     about="Recorded vLLM runs (LLMServingSim): the engine's configuration (meta.json)",
-    signature=Signature(phrases=(r'"engine_kwargs"\s*:\s*\{', r'"vllm_version"\s*:\s*"')),
+    signature=Signature(phrases=(r'"vllm_version"\s*:\s*"[^"]*"[^{}]{0,300}"engine_kwargs"\s*:\s*\{',)),
     load=load_meta,
 )
