@@ -35,7 +35,8 @@ def storage_bound(view: StartView) -> Finding | None:
 
 def _slow_bar(view: StartView) -> Finding | None:
     for bar in view.reading.bars:
-        found = pace(bar) if set(lineage(bar.phase, view.reading.parent)) & set(LOADS) else None
+        loads = set(lineage(bar.phase, view.reading.parent)) & set(LOADS) and bar.phase != "weights_fetch"
+        found = pace(bar) if loads else None
         read_s = (bar.elapsed_s or 0.0) - (found.cached_s if found is not None else 0.0)
         if found is None or read_s < LONG_LOAD_S:
             continue

@@ -23,7 +23,7 @@ class StartRule:
     """What one kind of line says of a start.
 
     `claim` is a literal without which the line is not meant; `pattern` follows the message's begin and may name the
-    groups `seconds` (after `minutes`, where it has them), `ms`, `gib`, `done`, `total`, `fraction` (done of 1),
+    groups `seconds` (after `minutes`, if it has them), `ms`, `gib`, `done`, `total`, `fraction` (done of 1), `percent`,
     `elapsed`, `rank` and `fields`. Exactly one of `phase` and `kind` is set; `inside` names the enclosing phase where
     the engine's differs from the usual. `edge` is `duration` (printed at its end), `bound` (a duration that holds more
     than the phase), `begin`, `end`, `bar`, `mark` or `verdict` (a line that is printed only where a start fails).
@@ -40,7 +40,7 @@ class StartRule:
     """Whether a line that begins with the claim and does not fit the pattern is damaged, and not of another kind."""
 
 
-_GROUPS = ("minutes", "seconds", "ms", "gib", "done", "total", "fraction", "elapsed", "rank", "fields")
+_GROUPS = ("minutes", "seconds", "ms", "gib", "done", "total", "fraction", "percent", "elapsed", "rank", "fields")
 _FRACTION_PARTS = 100
 """Engines print a fraction with two decimals."""
 
@@ -89,10 +89,13 @@ def _escaped(literal: str) -> str:
 def _observation(read: pl.DataFrame, rule: StartRule) -> pl.DataFrame:
     names = {field.name for field in read.schema["_g"].fields} if isinstance(read.schema["_g"], pl.Struct) else set()
     group = {name: pl.col("_g").struct.field(name) if name in names else pl.lit(None, pl.String) for name in _GROUPS}
-    number = {name: group[name].cast(pl.Float64, strict=False) for name in ("minutes", "seconds", "ms", "fraction")}
+    number = {
+        name: group[name].cast(pl.Float64, strict=False) for name in ("minutes", "seconds", "ms", "fraction", "percent")
+    }
     seconds = pl.coalesce(number["seconds"] + 60 * number["minutes"].fill_null(0.0), number["ms"] / 1e3)
-    parts = pl.when(number["fraction"].is_not_null()).then(pl.lit(_FRACTION_PARTS, pl.UInt32))
-    done = (number["fraction"] * _FRACTION_PARTS).round().cast(pl.UInt32, strict=False)
+    hundredths = pl.coalesce(number["fraction"] * _FRACTION_PARTS, number["percent"])
+    parts = pl.when(hundredths.is_not_null()).then(pl.lit(_FRACTION_PARTS, pl.UInt32))
+    done = hundredths.round().cast(pl.UInt32, strict=False)
     return read.select(
         "line",
         "part",

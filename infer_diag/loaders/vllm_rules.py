@@ -116,6 +116,15 @@ PHASES = (
         edge="bar",
         strict=False,
     ),
+    # The hub's client shows a bar per file, in bytes.
+    StartRule(
+        ".safetensors: ",
+        r"\S+\.safetensors: +(?P<percent>[0-9]+)%\|[^|]*\| \S+/\S+ \[(?P<elapsed>[0-9:]+)<",
+        phase="weights_fetch",
+        inside="weights_load",
+        edge="bar",
+        strict=False,
+    ),
     StartRule(
         " shards:",
         rf"(?:Loading \S+ checkpoint|Multi-thread(?:ed)? loading) shards:{BAR}",

@@ -10,6 +10,7 @@ import pytest
 from test_shapes import read
 
 from infer_diag.attribution.cold_start import start_phases
+from infer_diag.diagnose import diagnose
 
 STAMP = "INFO 03-14 09:26:53 [core.py:77]"
 
@@ -198,3 +199,24 @@ def test_a_duration_without_a_stamp_lies_between_the_stamps_around_it(tmp_path: 
     read_s, load_s = (phases.filter(phase=name).row(0, named=True) for name in ("weights_read", "weights_load"))
     assert read_s["duration_s"] == 6.0
     assert load_s["begin_s"] <= read_s["end_s"] <= load_s["end_s"]
+
+
+def test_a_download_with_a_bar_per_file_is_no_slow_storage(tmp_path: Path) -> None:
+    lines = [
+        "INFO 02-07 19:23:56 gpu_model_runner.py:867] Starting to load model org/some-3b...",
+        "model-00002-of-00002.safetensors: 100%|####| 1.75G/1.75G [00:56<00:00, 30.8MB/s]",
+        "model-00001-of-00002.safetensors: 100%|####| 5.00G/5.00G [02:45<00:00, 29.8MB/s]",
+        "INFO 02-07 19:26:47 gpu_model_runner.py:872] Loading model weights took 6.2974 GB",
+    ]
+    recording = read(tmp_path, lines)
+    fetch = start_phases(recording).filter(phase="weights_fetch").row(0, named=True)
+    assert (fetch["duration_s"], fetch["lower_s"]) == (None, 165.0)
+    assert "cold_start.storage_bound" not in {finding.id for finding in diagnose(recording).findings}
+
+
+def test_a_logger_that_writes_dashes_and_no_milliseconds_is_read(tmp_path: Path) -> None:
+    message = "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 12.5 tokens/s, Running: 3 reqs, Swapped: 0 reqs, Pending: 2 reqs, GPU KV cache usage: 4.5%, CPU KV cache usage: 0.0%."
+    lines = [f"2026-03-14 09:26:{second} - vllm.engine.metrics - INFO - {message}" for second in (10, 15, 20)]
+    samples = read(tmp_path, lines).engine_samples
+    assert samples["running_count"].to_list() == [3, 3, 3]
+    assert (samples["time"].max() - samples["time"].min()).total_seconds() == 10.0

@@ -47,6 +47,7 @@ _PREFIX = "|".join(
         # The same without milliseconds, where the place of the call shows that a logger wrote it.
         rf"(?P<inner_logger>{_DATE} {_CLOCK})\s*(?:[-|]\s*)?{LEVEL}\s*(?:[-|]\s*)?(?:(?P<pid>\d+) )?"
         rf"(?:\[?[\w./]+(?::\w+)?:\d+\]?\s*(?:[-|:]\s*)?|std(?:out|err) \| )",
+        rf"(?P<inner_dashed>{_DATE} {_CLOCK}) +[-|] +(?:[\w.]+ +[-|] +)?{LEVEL} +[-|] +",
         rf"(?P<inner_vllm>{LEVEL} \d\d-\d\d {_CLOCK}(?:[.,]\d{{1,6}})?) \[?[\w./<>-]+:\d+\] ?",
         # SGLang's stamp with its ranks; LMDeploy writes one like it in front of its statistics. A paste may have lost
         # the first bracket; the second one still tells it.
@@ -88,6 +89,7 @@ _COMMON = ascii_classes(
 _INNER = (
     "inner_python",
     "inner_logger",
+    "inner_dashed",
     "inner_vllm",
     "inner_sglang",
     "inner_tensorrt",
