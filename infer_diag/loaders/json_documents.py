@@ -1,19 +1,25 @@
-"""Files of one or several JSON documents, among other text or cut off at the end."""
+"""Files of JSON read whole, within limits, with the line of each part: one document, or several among other text."""
 
 from __future__ import annotations
 
 import bisect
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from infer_diag.errors import SourceError
 from infer_diag.loaders.files import LogFile
-from infer_diag.loaders.json_document import SIZE_LIMIT
 from infer_diag.loaders.loader import Options
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]')
+SIZE_LIMIT = 512 << 20
+"""Text and values are held in memory together while they are read; larger files are cut up by whoever exports them."""
+
+_BEGIN = re.compile(r"[\[{]")
+# A string that never ends takes the rest of the text: nothing may try again from each quote inside it.
+_TOKEN = re.compile(r'(?s)"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{},]')
 _CLOSERS = {"{": "}", "[": "]"}
 
 
@@ -23,17 +29,60 @@ class JsonDocuments:
 
     text: str
     found: tuple[tuple[int, Any], ...]
-    cut: bool
-    breaks: tuple[int, ...]
+    cut: bool = False
+
+    @property
+    def value(self) -> Any:
+        """The first document; null where there is none."""
+        return self.found[0][1] if self.found else None
 
     @property
     def lines(self) -> int:
         """Lines of the text."""
-        return len(self.breaks) + (bool(self.text) and not self.text.endswith("\n"))
+        return len(self._breaks) + (bool(self.text) and not self.text.endswith("\n"))
 
     def line_at(self, place: int) -> int:
         """The 1-based line of a place in the text."""
-        return bisect.bisect_left(self.breaks, place) + 1
+        return bisect.bisect_left(self._breaks, place) + 1
+
+    def line_of(self, literal: str) -> int:
+        """The line on which a string first stands as a key or a value; 0 where it does not."""
+        return self.lines_in_order()(literal)
+
+    def lines_in_order(self) -> Callable[[str], int]:
+        """`line_of` for many strings that stand in the order in which they are asked for, in one pass over the text."""
+        place = 0
+
+        def line_of(literal: str) -> int:
+            nonlocal place
+            found = self.text.find(json.dumps(literal), place)
+            if found < 0:
+                return 0
+            place = found
+            return self.line_at(found)
+
+        return line_of
+
+    @cached_property
+    def _breaks(self) -> list[int]:
+        return [match.start() for match in re.finditer("\n", self.text)]
+
+
+def document(file: LogFile, options: Options) -> JsonDocuments:
+    """The one document that is the whole file.
+
+    Raises:
+        SourceError: the file is too large, nested too deeply, or no JSON.
+    """
+    text = _text(file, options)
+    try:
+        return JsonDocuments(text, ((0, json.loads(text)),))
+    except RecursionError as error:
+        raise _too_deep(file) from error
+    except ValueError as error:
+        raise SourceError(
+            f"{file.label} is no whole JSON document: {error}", hint="export it again; it may be cut"
+        ) from error
 
 
 def documents(file: LogFile, options: Options) -> JsonDocuments:
@@ -42,23 +91,12 @@ def documents(file: LogFile, options: Options) -> JsonDocuments:
     Raises:
         SourceError: the file is too large, or nested too deeply.
     """
-    parts, size = [], 0
-    for data in file.chunks():
-        options.on_bytes(len(data))
-        size += len(data)
-        if size > SIZE_LIMIT:
-            raise SourceError(
-                f"{file.label} holds more than {SIZE_LIMIT >> 20} MiB of JSON", hint="split it into several files"
-            )
-        parts.append(data)
-    text = b"".join(parts).decode("utf-8", "replace")
+    text = _text(file, options)
     try:
         found, cut = decoded(text)
     except RecursionError as error:
-        raise SourceError(
-            f"{file.label} nests JSON too deeply to be read", hint="no server writes such a file"
-        ) from error
-    return JsonDocuments(text, tuple(found), cut, tuple(match.start() for match in re.finditer("\n", text)))
+        raise _too_deep(file) from error
+    return JsonDocuments(text, tuple(found), cut)
 
 
 def decoded(text: str) -> tuple[list[tuple[int, Any]], bool]:
@@ -70,7 +108,8 @@ def decoded(text: str) -> tuple[list[tuple[int, Any]], bool]:
     decoder = json.JSONDecoder()
     found: list[tuple[int, Any]] = []
     place, cut = 0, False
-    while (begin := _next_begin(text, place)) is not None:
+    while (match := _BEGIN.search(text, place)) is not None:
+        begin = match.start()
         try:
             value, place = decoder.raw_decode(text, begin)
         except json.JSONDecodeError as error:
@@ -82,9 +121,24 @@ def decoded(text: str) -> tuple[list[tuple[int, Any]], bool]:
     return found, cut
 
 
-def _next_begin(text: str, place: int) -> int | None:
-    match = re.compile(r"[\[{]").search(text, place)
-    return None if match is None else match.start()
+def _text(file: LogFile, options: Options) -> str:
+    parts, size = [], 0
+    for data in file.chunks():
+        options.on_bytes(len(data))
+        size += len(data)
+        if size > SIZE_LIMIT:
+            raise SourceError(
+                f"{file.label} holds more than {SIZE_LIMIT >> 20} MiB of JSON",
+                hint="export a shorter time range, or several files",
+            )
+        parts.append(data)
+    return b"".join(parts).decode("utf-8", "replace")
+
+
+def _too_deep(file: LogFile) -> SourceError:
+    return SourceError(
+        f"{file.label} nests JSON too deeply to be read", hint="no exporter or server writes such a file"
+    )
 
 
 def _mended(text: str) -> Any:

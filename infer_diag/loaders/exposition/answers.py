@@ -9,10 +9,10 @@ import polars as pl
 from infer_diag.errors import SourceError
 from infer_diag.loaders.exposition.scrapes import SAMPLES
 from infer_diag.loaders.exposition.series import SERIES, series_row
-from infer_diag.loaders.json_document import JsonDocument
+from infer_diag.loaders.json_documents import JsonDocuments
 
 
-def answered(document: JsonDocument, label: str) -> tuple[pl.DataFrame, pl.DataFrame, list[str]]:
+def answered(document: JsonDocuments, label: str) -> tuple[pl.DataFrame, pl.DataFrame, list[str]]:
     """(samples, series, notes) of an answer of `query` or `query_range`.
 
     Raises:

@@ -12,7 +12,7 @@ from infer_diag.loaders.exposition.families import DCGM, EXPORTERS
 from infer_diag.loaders.exposition.scrapes import read_scrapes
 from infer_diag.loaders.exposition.series import read_series
 from infer_diag.loaders.files import LogFile
-from infer_diag.loaders.json_document import JsonDocument
+from infer_diag.loaders.json_documents import document
 from infer_diag.loaders.loader import Loader, Options
 from infer_diag.loaders.sniff import Signature
 from infer_diag.recording import Clock, Recording
@@ -36,11 +36,11 @@ def load(file: LogFile, *, options: Options) -> Recording:
 
 
 def _from_answer(file: LogFile, options: Options) -> Recording:
-    document = JsonDocument(file, options)
-    samples, series, notes = answered(document, file.label)
+    read = document(file, options)
+    samples, series, notes = answered(read, file.label)
     clocks = (Clock("inner", "epoch", zone="UTC"),) if not samples.is_empty() else ()
     rejected = pl.DataFrame(schema=CLAIMED)
-    return _recorded(file, options, samples, series, document.lines, rejected, clocks, tuple(notes))
+    return _recorded(file, options, samples, series, read.lines, rejected, clocks, tuple(notes))
 
 
 def _recorded(

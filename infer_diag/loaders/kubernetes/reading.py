@@ -6,7 +6,7 @@ import polars as pl
 
 from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
 from infer_diag.loaders.files import LogFile
-from infer_diag.loaders.json_document import JsonDocument
+from infer_diag.loaders.json_documents import document
 from infer_diag.loaders.kubernetes import nodes, states, tables
 from infer_diag.loaders.kubernetes.amounts import AGE
 from infer_diag.loaders.kubernetes.nodes import described_nodes, node_incidents
@@ -34,12 +34,12 @@ def load(file: LogFile, *, options: Options) -> Recording:
 
 
 def _from_json(file: LogFile, options: Options) -> Recording:
-    document = JsonDocument(file, options)
-    events, offered = object_frames(document.value, document.line_of)
+    read = document(file, options)
+    events, offered = object_frames(read.value, read.lines_in_order())
     stamped = not events["first_us"].is_null().all()
     clocks = (Clock("inner", "RFC 3339", zone="UTC"),) if stamped else ()
     damaged = pl.DataFrame(schema=CLAIMED)
-    return _recorded(file, options, _frames(events, offered), events, document.lines, damaged, clocks)
+    return _recorded(file, options, _frames(events, offered), events, read.lines, damaged, clocks)
 
 
 def _lines(file: LogFile, options: Options) -> tuple[pl.DataFrame, int]:

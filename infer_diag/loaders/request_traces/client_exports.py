@@ -11,8 +11,7 @@ import polars as pl
 from infer_diag.errors import SourceError
 from infer_diag.loaders.conformed import CLAIMED, recorded
 from infer_diag.loaders.files import LogFile
-from infer_diag.loaders.json_document import JsonDocument
-from infer_diag.loaders.json_documents import JsonDocuments, documents
+from infer_diag.loaders.json_documents import JsonDocuments, document, documents
 from infer_diag.loaders.loader import Loader, Options
 from infer_diag.loaders.request_traces.jsonl import json_lines
 from infer_diag.loaders.request_traces.moments import NANOSECONDS, counted, times_of
@@ -86,8 +85,8 @@ def _profiled(read: JsonDocuments) -> list[tuple[Any, ...]]:
     places = [match.start() for match in re.finditer(r'"timestamp"\s*:', read.text)]
     listed = [
         request
-        for _, document in read.found
-        for experiment in objects(as_object(document).get("experiments"))
+        for _, each in read.found
+        for experiment in objects(as_object(each).get("experiments"))
         for request in objects(experiment.get("requests"))
     ]
     # A prompt may hold the same words; then no line can be told.
@@ -191,15 +190,15 @@ def load_summary(file: LogFile, *, options: Options) -> Recording:
     Raises:
         SourceError: it does not say over how many.
     """
-    document = JsonDocument(file, options)
-    told = as_object(document.value)
+    read = document(file, options)
+    told = as_object(read.value)
     finished = count(_mean(told, "request_count"))
     if not finished:
         raise SourceError(
             f"{file.label} holds statistics, and does not say over how many requests",
             hint="give profile_export.jsonl (AIPerf) or profile_export.json (GenAI-Perf), which hold the requests",
         )
-    line = document.line_of("request_latency") or 1
+    line = read.line_of("request_latency") or 1
     means = {measure: _measured(told, name, measure) for measure, name in _SUMMED.items()}
     model = text(
         next(iter(values(as_object(as_object(told.get("input_config")).get("endpoint")).get("model_names"))), None)
@@ -216,8 +215,8 @@ def load_summary(file: LogFile, *, options: Options) -> Recording:
         options=options,
         format="genai-perf-summary",
         engine="genai-perf",
-        lines=document.lines,
-        understood=document.lines,
+        lines=read.lines,
+        understood=read.lines,
         rejected=pl.DataFrame(schema=CLAIMED),
         times=pl.Series([], dtype=pl.Datetime("us", "UTC")),
         notes=(_CLIENT, *((f"as the tool sums it up: {', '.join(shown)}",) if shown else ())),

@@ -13,7 +13,7 @@ import polars as pl
 from infer_diag.errors import SourceError
 from infer_diag.loaders.conformed import CLAIMED, recorded
 from infer_diag.loaders.files import LogFile
-from infer_diag.loaders.json_document import JsonDocument
+from infer_diag.loaders.json_documents import document
 from infer_diag.loaders.loader import Loader, Options
 from infer_diag.loaders.request_traces.delimited import table
 from infer_diag.loaders.request_traces.jsonl import json_lines
@@ -137,10 +137,10 @@ def _without_empty_columns(samples: pl.DataFrame) -> tuple[pl.DataFrame, tuple[s
 
 def load_meta(file: LogFile, *, options: Options) -> Recording:
     """The engine's configuration, and when the run began and ended."""
-    document = JsonDocument(file, options)
-    meta = as_object(document.value)
+    read = document(file, options)
+    meta = as_object(read.value)
     version = text(meta.get("vllm_version"))
-    row = {"line": document.line_of("engine_kwargs") or 1, "engine": "vllm", "engine_version": version, **_limits(meta)}
+    row = {"line": read.line_of("engine_kwargs") or 1, "engine": "vllm", "engine_version": version, **_limits(meta)}
     ends = [meta.get("started_at"), meta.get("finished_at")]
     known = [begun for each in ends if (begun := moment(each)) is not None]
     return recorded(
@@ -150,8 +150,8 @@ def load_meta(file: LogFile, *, options: Options) -> Recording:
         format="vllm-run-meta",
         engine="vllm",
         engine_version=version,
-        lines=document.lines,
-        understood=document.lines,
+        lines=read.lines,
+        understood=read.lines,
         rejected=pl.DataFrame(schema=CLAIMED),
         times=pl.Series("time", known, dtype=pl.Datetime("us", "UTC")),
         clocks=(Clock("inner", str(ends[0])[:40], zone="UTC"),) if known else (),

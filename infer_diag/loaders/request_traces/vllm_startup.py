@@ -9,7 +9,7 @@ import polars as pl
 from infer_diag.errors import SourceError
 from infer_diag.loaders.conformed import CLAIMED, recorded
 from infer_diag.loaders.files import LogFile
-from infer_diag.loaders.json_document import JsonDocument
+from infer_diag.loaders.json_documents import document
 from infer_diag.loaders.loader import Loader, Options
 from infer_diag.loaders.request_traces.values import Object, amount, as_object, values
 from infer_diag.loaders.sniff import Signature
@@ -25,13 +25,13 @@ def load(file: LogFile, *, options: Options) -> Recording:
     Raises:
         SourceError: there is no single start in it.
     """
-    document = JsonDocument(file, options)
-    told = as_object(document.value)
+    read = document(file, options)
+    told = as_object(read.value)
     starts: list[dict[str, Any]] = []
     phases: list[dict[str, Any]] = []
     incidents: list[dict[str, Any]] = []
     for kind, incident in _KINDS.items():
-        line = document.line_of(f"{kind}_startup_times") or 1
+        line = read.line_of(f"{kind}_startup_times") or 1
         compiled = values(told.get(f"{kind}_compilation_times"))
         for place, lasted in enumerate(_lengths(told, kind)):
             name = start_id(len(starts))
@@ -48,8 +48,8 @@ def load(file: LogFile, *, options: Options) -> Recording:
         options=options,
         format="vllm-startup",
         engine="vllm",
-        lines=document.lines,
-        understood=document.lines,
+        lines=read.lines,
+        understood=read.lines,
         rejected=pl.DataFrame(schema=CLAIMED),
         times=pl.Series([], dtype=pl.Datetime("us", "UTC")),
         notes=("cold and warm mean vLLM's own cache, neither the page cache nor a download",),
