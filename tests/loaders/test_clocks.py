@@ -36,9 +36,21 @@ def test_the_year_turns_between_two_lines(tmp_path: Path) -> None:
 
 
 def test_the_year_turns_under_a_given_year(tmp_path: Path) -> None:
-    lines = [f"INFO {stamp} [l.py:1] {STATISTICS}" for stamp in ("12-31 23:59:55", "01-01 00:00:05")]
+    seen = ("12-31 23:59:55", "01-01 00:00:05", "01-01 00:00:15")
+    lines = [f"INFO {stamp} [l.py:1] {STATISTICS}" for stamp in seen]
     recording = read(tmp_path, lines, year=2025, tz="UTC")
-    assert recording.engine_samples["time"].dt.year().to_list() == [2025, 2026]
+    first = datetime(2025, 12, 31, 23, 59, 55, tzinfo=UTC)
+    assert recording.engine_samples["time"].to_list() == [first + timedelta(seconds=s) for s in (0, 10, 20)]
+
+
+@pytest.mark.parametrize("year", [None, 2023, 2024, 2025])
+def test_spring_after_a_turned_year_lies_in_its_own_calendar(tmp_path: Path, year: int | None) -> None:
+    """A year has 365 days or 366; adding a fixed number of days moves every date behind 29 February."""
+    recording = read(
+        tmp_path, [f"INFO {day} 12:00:00 [l.py:1] {STATISTICS}" for day in ("11-20", "01-10", "04-10")], year=year
+    )
+    days = recording.engine_samples["time"].dt.strftime("%m-%d").to_list()
+    assert days == ["11-20", "01-10", "04-10"]
 
 
 def test_midnight_passes_on_a_clock_without_a_date(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ _CONFLICT_S = 5.0
 """Collectors stamp a line within moments of its writing; a larger spread means that they stamp when they flush."""
 
 _DAY_US = 86_400_000_000
+_YEAR_US = 366 * _DAY_US
 _SECOND_US = 1_000_000
 _QUARTER_HOUR_US = 900 * _SECOND_US
 _ZONE_TOLERANCE_US = 3 * _SECOND_US
@@ -36,7 +37,7 @@ class FileClock:
         self._low_us: int | None = None
         self._high_us: int | None = None
         self._trusts_outer: bool | None = None
-        self._shift_us = 0
+        self._turns = 0
         self._last_us: int | None = None
 
     def timed(self, frames: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -140,7 +141,6 @@ class FileClock:
         seen = self._outer if self._trusts_outer else self._inner
         if seen.has_year:
             return frames
-        period = 366 * _DAY_US if seen.has_date else _DAY_US
         line = (
             pl.concat([frame.select("line", "us") for frame in frames.values()])
             .drop_nulls()
@@ -148,28 +148,33 @@ class FileClock:
         )
         if line.is_empty():
             return frames
+        half = (_YEAR_US if seen.has_date else _DAY_US) // 2
         step = pl.col("us") - pl.col("us").shift(
             1, fill_value=self._last_us if self._last_us is not None else line["us"][0]
         )
-        turn = pl.when(step < -(period // 2)).then(1).when(step > period // 2).then(-1).otherwise(0)
-        line = line.with_columns((turn.cum_sum() * period + self._shift_us).alias("shift"))
-        self._last_us, last_shift = line["us"][-1], line["shift"][-1]
-        flat = last_shift == self._shift_us and line["shift"].n_unique() == 1
-        self._shift_us = last_shift
+        turn = pl.when(step < -half).then(1).when(step > half).then(-1).otherwise(0)
+        line = line.with_columns((turn.cum_sum() + self._turns).alias("turns"))
+        flat = line["turns"].n_unique() == 1 and line["turns"][0] == self._turns
+        self._last_us, self._turns = line["us"][-1], line["turns"][-1]
+        if flat and not self._turns:
+            return frames
         if flat:
-            return (
-                {name: frame.with_columns(pl.col("us") + last_shift) for name, frame in frames.items()}
-                if last_shift
-                else frames
-            )
-        steps = line.select("line", "shift").unique("line", keep="last", maintain_order=True)
+            turned = _turned(pl.lit(self._turns), seen.has_date).alias("us")
+            return {name: frame.with_columns(turned) for name, frame in frames.items()}
+        known = line.select("line", "turns").unique("line", keep="last", maintain_order=True)
+        turned = _turned(pl.col("turns").fill_null(0), seen.has_date).alias("us")
         return {
-            name: frame.sort("line", maintain_order=True)
-            .join_asof(steps, on="line")
-            .with_columns(pl.col("us") + pl.col("shift").fill_null(0))
-            .drop("shift")
+            name: frame.sort("line", maintain_order=True).join_asof(known, on="line").with_columns(turned).drop("turns")
             for name, frame in frames.items()
         }
+
+
+def _turned(turns: pl.Expr, by_year: bool) -> pl.Expr:
+    """The column `us` so many days or years of the calendar later; years differ in length, so they are not added."""
+    if not by_year:
+        return pl.col("us") + turns * _DAY_US
+    later = pl.col("us").cast(pl.Datetime("us")).dt.offset_by(pl.concat_str(turns.cast(pl.String), pl.lit("y")))
+    return later.dt.epoch("us")
 
 
 def _drift_us(gaps: pl.Series) -> int:
