@@ -22,8 +22,9 @@ class ServingLines:
         rows = pl.concat(named) if named else pl.DataFrame(schema={"line": pl.UInt32, "replica": pl.String})
         if apart is not None:
             rows = rows.filter(~pl.col("line").is_in(apart["line"].implode()))
+        # Signed like Python's own numbers: numpy would otherwise convert the whole array at every search.
         parts = rows.partition_by("replica", as_dict=True, include_key=False)
-        self._by_place = {key[0]: part["line"].to_numpy() for key, part in parts.items()}
+        self._by_place = {key[0]: part["line"].cast(pl.Int64).to_numpy() for key, part in parts.items()}
         self._known: dict[str | None, np.ndarray] = {}
 
     def of(self, replica: str | None) -> np.ndarray:
@@ -31,7 +32,7 @@ class ServingLines:
         if replica not in self._known:
             parts = [lines for place, lines in self._by_place.items() if replica is None or speaks_for(place, replica)]
             # Stable sorting merges the parts, each of which is nearly in order already.
-            merged = np.sort(np.concatenate(parts), kind="stable") if parts else np.array([], np.uint32)
+            merged = np.sort(np.concatenate(parts), kind="stable") if parts else np.array([], np.int64)
             self._known[replica] = merged
         return self._known[replica]
 
