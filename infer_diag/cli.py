@@ -155,14 +155,14 @@ def _show_progress(path: str, done: int, size: int) -> None:
 
 
 def _lines(diagnosis: Diagnosis) -> list[str]:
-    """The summary, then every finding with what to do and where it stands in the logs.
+    """What was read, then every finding with what to do and where it stands in the logs.
 
     A terminal obeys control characters and scrolls into recordings, so neither those nor secrets are printed.
     """
+    from infer_diag.diagnose.summary import overview
     from infer_diag.redact import redact
 
-    summary = diagnosis.text().splitlines()
-    lines = [line for line in summary if line.partition(" ")[0] not in (*_COLOURS, "…")]
+    lines = overview(diagnosis)
     for finding in diagnosis.findings:
         lines.append(f"{finding.severity:<7}{finding.id}: {finding.sentence}")
         if finding.remedy:
@@ -170,6 +170,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
         if finding.evidence:
             more = len(finding.evidence) - _SHOWN_PLACES
             lines.append(f"{'':7}{', '.join(finding.evidence[:_SHOWN_PLACES])}" + (f" and {more} more" * (more > 0)))
+    lines += [] if diagnosis.findings else ["no findings"]
     return [_CONTROL.sub("�", line) for line in redact("\n".join(lines)).split("\n")]
 
 

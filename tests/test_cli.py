@@ -213,3 +213,10 @@ def test_a_diagnosis_in_text_loads_no_chart_and_no_notebook() -> None:
     loaded = {name.split(".")[0] for name in done.stderr.split()}
     assert "polars" in loaded
     assert not loaded & {"plotly", "IPython", "jinja2", "rich", "cupy", "pynvml"}
+
+
+def test_a_crash_loop_is_counted(run: Command, tmp_path: Path) -> None:
+    begin = "INFO 06-13 11:3{0}:32 [x.py:244] Initializing a V1 LLM engine (v0.9.1) with config: model='a'"
+    end = "ERROR 06-13 11:3{0}:52 [core.py:515] EngineCore failed to start."
+    (tmp_path / "loop.log").write_text("\n".join(f"{begin}\n{end}".format(number) for number in range(6)))
+    assert "… 6 starts in all" in run("diagnose", "loop.log").stdout.splitlines()

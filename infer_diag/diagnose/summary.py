@@ -20,9 +20,7 @@ _MOST_STARTS = 3
 
 def summary(diagnosis: Diagnosis) -> str:
     """Sources, starts, serving and the findings that weigh most, in at most 12 lines."""
-    lines = [_sources(diagnosis), *_skipped(diagnosis), *_starts(diagnosis)]
-    if diagnosis.batching is not None:
-        lines.append(_serving(diagnosis.batching))
+    lines = overview(diagnosis)
     room = MOST_LINES - len(lines)
     found = diagnosis.findings
     shown = found if len(found) <= room else found[: room - 1]
@@ -30,6 +28,12 @@ def summary(diagnosis: Diagnosis) -> str:
     if len(shown) < len(found):
         lines.append(f"… and {len(found) - len(shown)} more findings")
     return "\n".join(lines if found else [*lines, "no findings"])
+
+
+def overview(diagnosis: Diagnosis) -> list[str]:
+    """What was read and how it went, a line each: sources, files left out, starts, serving; no findings."""
+    lines = [_sources(diagnosis), *_skipped(diagnosis), *_starts(diagnosis)]
+    return lines if diagnosis.batching is None else [*lines, _serving(diagnosis.batching)]
 
 
 def _skipped(diagnosis: Diagnosis) -> list[str]:

@@ -9,7 +9,8 @@ import polars as pl
 from infer_diag import charts
 from infer_diag.attribution import timeline
 from infer_diag.diagnose import Diagnosis
-from infer_diag.diagnose.finding import RANK, Finding
+from infer_diag.diagnose.finding import Finding
+from infer_diag.diagnose.summary import overview
 from infer_diag.errors import UnknownNameError
 from infer_diag.jupyter.panel import Panel
 from infer_diag.units import format_count, format_ratio, format_s
@@ -26,9 +27,9 @@ _MEASURES = {
 
 def summary_panel(diagnosis: Diagnosis) -> Panel:
     """What was read and what weighs most, with every finding in the table."""
-    first, *rest = diagnosis.text().splitlines()
-    read = [line for line in rest if line.partition(" ")[0] not in (*RANK, "…")]
-    return Panel(first, "\n".join(read), tuple(rest[len(read) :]), findings_frame(diagnosis.findings))
+    read = overview(diagnosis)
+    found = diagnosis.text().splitlines()[len(read) :]
+    return Panel(read[0], "\n".join(read[1:]), tuple(found), findings_frame(diagnosis.findings))
 
 
 def findings_frame(findings: tuple[Finding, ...]) -> pl.DataFrame:
@@ -70,6 +71,7 @@ def batching_panel(diagnosis: Diagnosis) -> Panel:
         told.bins,
         told.rates,
         preemptions=recording.incidents.filter(kind="preemption"),
+        sources=recording.sources,
         dated=any(source.dated for source in recording.sources),
     )
     lines = [_measure(row) for row in served.samples.iter_rows(named=True)]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import plotly.graph_objects as go
 import polars as pl
 import pytest
 
+from infer_diag.diagnose import diagnose
 from infer_diag.jupyter.panel import MAX_LINES, MAX_ROWS, PLOTLY, Panel
+from infer_diag.jupyter.panels import summary_panel
+from infer_diag.loaders import load
 
 
 @pytest.mark.parametrize("count", [0, 9, 10, 11, 500])
@@ -56,3 +61,15 @@ def test_secrets_are_not_shown() -> None:
 def test_every_line_of_a_sentence_stands_on_its_own() -> None:
     html = Panel("t", "first\nsecond", frame=pl.DataFrame({"n": [1]}))._repr_mimebundle_()["text/html"]
     assert "first<br>second" in html
+
+
+def test_a_summary_of_many_starts_says_each_thing_once(tmp_path: Path) -> None:
+    begin = "INFO 06-13 11:3{0}:32 [x.py:244] Initializing a V1 LLM engine (v0.9.1) with config: model='a'"
+    end = "ERROR 06-13 11:3{0}:52 [core.py:515] EngineCore failed to start."
+    path = tmp_path / "loop.log"
+    path.write_text("\n".join(f"{begin}\n{end}".format(number) for number in range(6)))
+    diagnosis = diagnose(load(path))
+    panel = summary_panel(diagnosis)
+    assert "… 6 starts in all" in panel.sentence
+    assert len(panel.details) == len(diagnosis.findings)
+    assert panel.lines == diagnosis.text().splitlines()
