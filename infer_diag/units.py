@@ -33,9 +33,10 @@ def format_s(seconds: float | None) -> str:
     if seconds is None:
         return "unknown"
     size = abs(seconds)
-    if size and size < 1e-3:
+    # Three digits of what lies just below a unit would round up to 1,000 of the smaller one.
+    if size and size < 0.9995e-3:
         return f"{seconds * 1e6:.3g} µs"
-    if size and size < 1:
+    if size and size < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
     if size < 600:
         return f"{seconds:.3g} s"
@@ -69,7 +70,7 @@ def _three_digits(value: float) -> str:
 
 def format_ratio(ratio: float | None) -> str:
     """A ratio as percent with three significant digits: `93.2 %`; null is `unknown`."""
-    return "unknown" if ratio is None else f"{ratio * 100:.3g} %"
+    return "unknown" if ratio is None else f"{_three_digits(ratio * 100)} %"
 
 
 def parse_duration_s(text: str) -> float:
