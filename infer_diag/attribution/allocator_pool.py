@@ -10,6 +10,7 @@ from infer_diag.recording import Recording
 from infer_diag.results import AllocatorPool
 
 _SUMMED = ("reserved_bytes", "allocated_bytes", "active_bytes", "inactive_split_bytes")
+_NUMBERS = ("segment_count", "oom_count")
 
 
 def allocator_pool(recording: Recording) -> dy.DataFrame[AllocatorPool]:
@@ -38,9 +39,9 @@ def _counted(tables: pl.DataFrame) -> dict[str, object]:
     if tables.is_empty():
         return {}
     last = tables.sort("line").group_by("gpu", maintain_order=True).last()
-    summed = {name: last[name].sum() if not last[name].null_count() else None for name in (*_SUMMED, "segment_count")}
+    summed = {name: last[name].sum() if not last[name].null_count() else None for name in (*_SUMMED, *_NUMBERS)}
     told = {name: value for name, value in summed.items() if value is not None}
-    return {**told, "oom_count": last["oom_count"].sum(), "lines": last["line"].sort().to_list()}
+    return {**told, "lines": last["line"].sort().to_list()}
 
 
 def _mapped(maps: pl.DataFrame) -> dict[str, object]:

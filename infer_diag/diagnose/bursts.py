@@ -44,8 +44,7 @@ def _of_arrivals(recording: Recording, stream: Stream, counted: Arrivals) -> Fin
     sentence = (
         f"{counted.peak_count:,} requests arrive within {format_s(WINDOW_S)} where {counted.usual_count:.2g} are "
         f"usual{times}; up to {format_count(top(queued['waiting_count']))} wait, with "
-        f"{spread(queued['running_count'], format_count)} running and the KV pool at most {format_ratio(usage)} "
-        "full: a burst of arrivals, not a lack of memory."
+        f"{spread(queued['running_count'], format_count)} running{_pool(usage)}"
     )
     first = pl.DataFrame({"source_id": [stream.source_id], "line": [counted.line]}, schema=_PLACE)
     rows = pl.concat([first, ends(queued, by="waiting_count").select(list(_PLACE))])
@@ -91,8 +90,8 @@ def _drained(recording: Recording, stream: Stream, rows: pl.DataFrame, count: in
     which = "" if count == 1 else f" (the largest of {count:,} such jumps)"
     sentence = (
         f"The queue jumps to {peak:,} requests {_jump(stream, rows)}{which} and falls to "
-        f"{left:,}{_within(length_s)}, with {spread(rows['running_count'], format_count)} running and the KV pool at "
-        f"most {format_ratio(top(rows['kv_usage_ratio']))} full: a burst of arrivals, not a lack of memory."
+        f"{left:,}{_within(length_s)}, with {spread(rows['running_count'], format_count)} running"
+        f"{_pool(top(rows['kv_usage_ratio']))}"
     )
     evidence = cited(recording, ends(falling, by="waiting_count"))
     return Finding("batching.burst", severity, sentence, "measured", evidence, _remedy(stream))
@@ -104,6 +103,12 @@ def _jump(stream: Stream, rows: pl.DataFrame) -> str:
         return "by the first sample"
     length_s = seconds_between(pl.concat([before, rows.head(1).select(before.columns)]))
     return f"from {format_count(before['waiting_count'][0])} in the sample before{_within(length_s)}"
+
+
+def _pool(usage: float | None) -> str:
+    if usage is None:
+        return ": a burst of arrivals; how full the KV pool is, the log does not tell."
+    return f" and the KV pool at most {format_ratio(usage)} full: a burst of arrivals, not a lack of memory."
 
 
 def _within(length_s: float | None) -> str:

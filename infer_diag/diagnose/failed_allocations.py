@@ -91,9 +91,10 @@ def _fragmentation(row: Row) -> str:
     pools = (
         ", some of it perhaps in pools of captured graphs, which cannot be joined" if row["private_pools_bytes"] else ""
     )
+    free = f"{_size(row, 'free')} were free and " if row["free_bytes"] is not None else ""
     return (
-        f"{_asked(row)}: {_size(row, 'free')} were free and {_size(row, 'reserved_unallocated')} lay idle in the "
-        f"process's own cache{pools}; returned or joined, the idle bytes would have served."
+        f"{_asked(row)}: {free}{_size(row, 'reserved_unallocated')} lay idle in the process's own cache{pools}; "
+        "returned or joined, the idle bytes would have served."
     )
 
 
@@ -121,10 +122,10 @@ def _other_process(row: Row) -> str:
 
 
 def _process_limit(row: Row) -> str:
-    return (
-        f"{_asked(row)} although {_size(row, 'free')} of {_size(row, 'total')} are free: the process may use "
-        f"{_size(row, 'allowed')} and holds {_size(row, 'reserved')}."
-    )
+    room = f" although {_size(row, 'free')} of {_size(row, 'total')} are free" if row["free_bytes"] is not None else ""
+    held = "reserved" if row["reserved_bytes"] is not None else "allocated"
+    holds = f" and holds {_size(row, held)}" if row[f"{held}_bytes"] is not None else ""
+    return f"{_asked(row)}{room}: the process may use {_size(row, 'allowed')}{holds}."
 
 
 def _host_or_driver(row: Row) -> str:

@@ -10,7 +10,7 @@ from infer_diag.diagnose.evidence import cited, ends
 from infer_diag.diagnose.finding import Finding, Severity
 from infer_diag.diagnose.pool import FREQUENT_RATIO, SUSTAINED_COUNT
 from infer_diag.diagnose.remedies import setting
-from infer_diag.diagnose.wording import between, spread, top
+from infer_diag.diagnose.wording import between, pool_use, spread, top
 from infer_diag.recording import Recording
 from infer_diag.units import format_count, format_ratio, format_s
 
@@ -41,13 +41,14 @@ def concurrency_cap(recording: Recording, serving: Serving, stream: Stream) -> F
     """
     rows = stream.samples.drop_nulls(["running_count", "waiting_count"])
     queued = rows.filter((pl.col("waiting_count") > 0) & (pl.col("running_count") > 0))
-    # Room is room for one more request like those that run.
     grown = pl.col("kv_usage_ratio") * (pl.col("running_count") + 1) / pl.col("running_count")
     roomy = queued.filter(grown.fill_null(0) < KV_ROOM_RATIO)
     limited = roomy.filter(pl.col("running_count") >= pl.col("max_running_count"))
     stated = len(limited) >= 2
     highest = top(rows["running_count"]) or 0.0
-    pinned = limited if stated else roomy.filter(pl.col("running_count") >= PINNED_RATIO * highest)
+    # A limit that is not stated is told from a full pool only where the pool is known to have room.
+    told = roomy.drop_nulls("kv_usage_ratio")
+    pinned = limited if stated else told.filter(pl.col("running_count") >= PINNED_RATIO * highest)
     if not stated and not _stands(roomy, queued, pinned):
         return None
     share = len(pinned) / len(rows)
@@ -55,8 +56,8 @@ def concurrency_cap(recording: Recording, serving: Serving, stream: Stream) -> F
     limit = "the sequence limit that the log states" if stated else "their maximum; the log does not state a limit"
     sentence = (
         f"Running requests stand at {spread(pinned['running_count'], format_count)}, {limit}, in {len(pinned):,} of "
-        f"{len(rows):,} samples while up to {format_count(top(pinned['waiting_count']))} wait and the KV pool is at "
-        f"{spread(pinned['kv_usage_ratio'], format_ratio)}.{_room(pinned)}{_modelled_wait(serving)}"
+        f"{len(rows):,} samples while up to {format_count(top(pinned['waiting_count']))} wait"
+        f"{pool_use(pinned)}.{_room(pinned)}{_modelled_wait(serving)}"
     )
     flag = setting(stream.engine, "sequence_limit")
     now = f" ({format_count(top(pinned['max_running_count']))} now)" if stated else ""
@@ -86,9 +87,8 @@ def scheduler_stall(recording: Recording, stream: Stream) -> Finding | None:
         return None
     sentence = (
         f"Requests wait ({spread(stalled['waiting_count'], format_count)}) in {len(stalled):,} "
-        f"samples{between(stalled)} while nothing runs and the KV pool is at "
-        f"{spread(stalled['kv_usage_ratio'], format_ratio)}: the scheduler does not schedule. That is neither "
-        "saturation nor an idle server."
+        f"samples{between(stalled)} while nothing runs{pool_use(stalled)}: the scheduler does not schedule. That is "
+        "neither saturation nor an idle server."
     )
     remedy = (
         "Look in the log before the first of these lines for a worker that died or hangs, an adapter or KV transfer "

@@ -12,7 +12,7 @@ from infer_diag.diagnose.finding import Finding, Severity
 from infer_diag.diagnose.pool import SUSTAINED_COUNT
 from infer_diag.diagnose.queueing import KV_ROOM_RATIO
 from infer_diag.diagnose.remedies import setting
-from infer_diag.diagnose.wording import seconds_between, spread, top
+from infer_diag.diagnose.wording import pool_use, seconds_between, spread, top
 from infer_diag.recording import Recording
 from infer_diag.units import format_count, format_ratio, format_s
 
@@ -100,8 +100,8 @@ def prefill_bound_batches(recording: Recording, stream: Stream) -> Finding | Non
     each = "" if admitted.is_empty() else f", {spread(admitted, format_count)} requests each,"
     sentence = (
         f"{len(full):,} of {len(rows):,} prefill batches with a queue are full at {format_count(largest)} "
-        f"tokens{each} while {spread(full['waiting_count'], format_count)} requests wait and the KV pool is at most "
-        f"{format_ratio(top(full['kv_usage_ratio']))} full: the prefill budget sets the pace of admission."
+        f"tokens{each} while {spread(full['waiting_count'], format_count)} requests wait{pool_use(full)}: the prefill "
+        "budget sets the pace of admission."
     )
     remedy = (
         f"Raise {setting(stream.engine, 'token_budget')} if the device is not busy in these batches; otherwise "

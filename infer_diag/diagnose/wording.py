@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from infer_diag.units import format_s
+from infer_diag.units import format_ratio, format_s
 
 
 def spread(values: pl.Series, write: Callable[[float | None], str]) -> str:
@@ -21,6 +21,12 @@ def spread(values: pl.Series, write: Callable[[float | None], str]) -> str:
 def top(values: pl.Series) -> float | None:
     """The greatest value, null where there is none."""
     return values.cast(pl.Float64).max()  # type: ignore[return-value]
+
+
+def pool_use(samples: pl.DataFrame) -> str:
+    """` and the KV pool is at 3 % to 5 %`; empty where no sample tells."""
+    used = samples["kv_usage_ratio"].drop_nulls()
+    return "" if used.is_empty() else f" and the KV pool is at {spread(used, format_ratio)}"
 
 
 def between(rows: pl.DataFrame) -> str:

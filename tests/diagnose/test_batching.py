@@ -431,3 +431,18 @@ def test_tokens_on_either_side_are_no_standstill(rates: tuple[float, float]) -> 
 def test_running_at_its_maximum_is_a_cap_only_with_room_for_one_more(running: int, use: float, capped: bool) -> None:
     rows = sampled(every(10, [(running, 9, use)] * 5))
     assert ("concurrency_cap" in found(recorded(rows))) is capped
+
+
+def test_a_limit_that_is_not_stated_needs_a_pool_that_is_known_to_have_room() -> None:
+    rows = sampled(every(10, [(8, 9, 0.5)] * 5))
+    unknown = [{**row, "kv_usage_ratio": None} for row in rows]
+    assert "concurrency_cap" not in found(recorded(unknown))
+    stated = found(recorded(unknown, deployments=[{"engine": "vllm", "line": 0, "max_running_count": 8}]))
+    assert "unknown" not in stated["concurrency_cap"].sentence
+
+
+def test_a_burst_beside_an_unknown_pool_does_not_clear_the_memory() -> None:
+    rows = sampled(every(5, [(4, 0, 0.1), (20, 40, 0.2), (60, 0, 0.4), (10, 0, 0.1)]))
+    told = found(recorded([{**row, "kv_usage_ratio": None} for row in rows]))["burst"].sentence
+    assert "not a lack of memory" not in told
+    assert "not a lack of memory" in found(recorded(rows))["burst"].sentence

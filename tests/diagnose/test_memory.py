@@ -137,6 +137,22 @@ def test_a_reservation_far_beyond_its_use_is_found(allocated: float, found: bool
     assert told["memory"]["blocks"]["largest_free_bytes"] is None
 
 
+def test_a_table_without_its_count_of_failures_does_not_say_that_none_failed() -> None:
+    unknown, none = ({**table(10, 5.0), "oom_count": count} for count in (None, 0))
+    said = [
+        "No allocation had failed" in str(diagnose(recorded(memory_stats=[row])).findings) for row in (unknown, none)
+    ]
+    assert said == [False, True]
+
+
+def test_a_limit_is_named_without_numbers_that_the_message_lacks() -> None:
+    oom = {"memory": "device", "requested_bytes": 2 * GIB, "allowed_bytes": 20 * GIB, "allocated_bytes": 19 * GIB}
+    (finding,) = diagnose(recorded(ooms=[oom])).findings
+    assert finding.id == "memory.process_limit"
+    assert "unknown" not in finding.sentence
+    assert "holds 19 GiB" in finding.sentence
+
+
 def test_devices_and_ledger_stand_in_the_document() -> None:
     gpus = [{"gpu": "0", "instance": "1g.10gb", "used_bytes": size, "free_bytes": 100 - size} for size in (40, 55)]
     components = [{"name": "model", "size_bytes": 70.5}, {"name": "model_extra", "size_bytes": -2.0}]
