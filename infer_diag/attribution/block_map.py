@@ -30,15 +30,29 @@ def block_summary(recording: Recording) -> dy.DataFrame[BlockSummary]:
     blocks = recording.blocks
     if blocks.is_empty():
         return BlockSummary.create_empty()
+    whole = _summed(recording).join(_segments(blocks), on=_KEY, how="left", nulls_equal=True, maintain_order="left")
+    some = pl.col("idle_bytes") > 0
+    found = whole.with_columns(
+        pl.when(some).then(1 - pl.col("largest_free_bytes") / pl.col("idle_bytes")).alias("external_frag_ratio"),
+        pl.when(some & ~pl.col("_unknown"))
+        .then(1 - pl.col("_usable") / pl.col("idle_bytes"))
+        .alias("unusable_free_ratio"),
+        pl.concat_list("_first", "_last").list.unique(maintain_order=True).alias("lines"),
+    )
+    return BlockSummary.validate(found.select(BlockSummary.column_names()), cast=True)
+
+
+def _summed(recording: Recording) -> pl.DataFrame:
+    """The blocks' sums per source, snapshot and device; `_unknown`: no failed request to hold idle blocks against."""
     state = pl.col("state").cast(pl.String)
     # A sum of damaged sizes may leave the range of whole numbers; one of real sizes is exact in either.
     idle, size = state.is_in(_IDLE), pl.col("size_bytes").cast(pl.Float64)
-    parts = blocks.with_columns(
+    parts = recording.blocks.with_columns(
         idle.alias("_idle"),
         (idle & (~idle).any().over(*_KEY, "segment_id") & ~pl.col("is_expandable").fill_null(False)).alias("_split"),
         (idle & _usable(recording)).alias("_usable"),
     )
-    summed = parts.group_by(_KEY, maintain_order=True).agg(
+    return parts.group_by(_KEY, maintain_order=True).agg(
         size.filter(state == "active").sum().alias("allocated_bytes"),
         size.filter(~idle).sum().alias("active_bytes"),
         size.filter("_idle").sum().alias("idle_bytes"),
@@ -51,16 +65,6 @@ def block_summary(recording: Recording) -> dy.DataFrame[BlockSummary]:
         pl.col("line").min().alias("_first"),
         pl.col("line").max().alias("_last"),
     )
-    whole = summed.join(_segments(blocks), on=_KEY, how="left", nulls_equal=True, maintain_order="left")
-    some = pl.col("idle_bytes") > 0
-    found = whole.with_columns(
-        pl.when(some).then(1 - pl.col("largest_free_bytes") / pl.col("idle_bytes")).alias("external_frag_ratio"),
-        pl.when(some & ~pl.col("_unknown"))
-        .then(1 - pl.col("_usable") / pl.col("idle_bytes"))
-        .alias("unusable_free_ratio"),
-        pl.concat_list("_first", "_last").list.unique(maintain_order=True).alias("lines"),
-    )
-    return BlockSummary.validate(found.select(BlockSummary.column_names()), cast=True)
 
 
 def _usable(recording: Recording) -> pl.Expr:

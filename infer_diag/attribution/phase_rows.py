@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from infer_diag.attribution.intervals import Span, measure, microseconds
+from infer_diag.attribution.load_progress import Bar
 from infer_diag.attribution.occurrences import ORDER, UNLABELLED, Begun, is_bound, lineage
 from infer_diag.attribution.reconcile import Reconciled, Value
 from infer_diag.attribution.start_reading import StartReading
@@ -151,7 +152,7 @@ def _ends_later(reading: StartReading, values: Reconciled, phase: str) -> bool:
     return bool(known and ends) and max(ends) - max(known) > reading.tick
 
 
-def _bars_of(reading: StartReading, phase: str) -> list:  # type: ignore[type-arg]
+def _bars_of(reading: StartReading, phase: str) -> list[Bar]:
     return [bar for bar in reading.bars if phase in lineage(bar.phase, reading.parent)[:2]]
 
 

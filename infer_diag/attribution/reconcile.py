@@ -23,8 +23,7 @@ TIMER_SLACK_RATIO = 0.1
 class Value:
     """What one worker spent in one phase; `length` null where the phase is visible and its length is not.
 
-    `parts` are the occurrences that the value counts, `spans` where they lie, `upper` a bound where `length` is only
-    the least that the lines allow.
+    `parts` are the occurrences that the value counts, `spans` where they lie.
     """
 
     phase: str
@@ -33,7 +32,6 @@ class Value:
     length: int | None
     parts: tuple[Occurrence, ...]
     is_total: bool = False
-    upper: int | None = None
 
     @property
     def spans(self) -> list[Span]:
@@ -121,7 +119,7 @@ def _printing_order(one: Occurrence) -> tuple[int, int, int]:
     return (-1 if one.end is None else one.end, one.source_id, min(one.lines))
 
 
-def _value(parts: Sequence[Occurrence], upper: int | None = None) -> Value:
+def _value(parts: Sequence[Occurrence]) -> Value:
     lengths = [part.length for part in parts]
     known = [length for length in lengths if length is not None]
     total: int | None = None
@@ -132,7 +130,7 @@ def _value(parts: Sequence[Occurrence], upper: int | None = None) -> Value:
         seen = measure(part.span for part in parts if part.span is not None) - measure(timed)
         total = printed + seen
     first = parts[0]
-    return Value(first.phase, first.worker, first.replica, total, tuple(parts), first.is_total, upper)
+    return Value(first.phase, first.worker, first.replica, total, tuple(parts), first.is_total)
 
 
 def _settled(lane: list[Occurrence], limits: _Limits) -> tuple[list[Occurrence], list[Occurrence]]:

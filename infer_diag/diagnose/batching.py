@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from infer_diag.attribution.serving import Serving
 from infer_diag.attribution.streams import Stream, streams
@@ -79,7 +80,7 @@ def _worst(recording: Recording, engines: list[Stream], rule: Rule) -> list[Find
         return [worst]
     name = f"replica {stream.replica}" if stream.replica is not None else recording.sources[stream.source_id].path
     others = f" The same holds for {len(found) - 1} of {len(engines) - 1} others." if len(found) > 1 else ""
-    return [_reworded(worst, f"{name}: {worst.sentence}{others}")]
+    return [replace(worst, sentence=f"{name}: {worst.sentence}{others}")]
 
 
 def _all_healthy(recording: Recording, engines: list[Stream]) -> list[Finding]:
@@ -96,9 +97,3 @@ def _one_per_id(found: list[Finding]) -> list[Finding]:
         if known is None or RANK[finding.severity] < RANK[known.severity]:
             worst[finding.id] = finding
     return list(worst.values())
-
-
-def _reworded(finding: Finding, sentence: str) -> Finding:
-    return Finding(
-        finding.id, finding.severity, sentence, finding.status, finding.evidence, finding.remedy, finding.saves
-    )

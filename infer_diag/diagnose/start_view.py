@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from infer_diag.attribution.occurrences import lineage
 from infer_diag.attribution.start_reading import StartReading, start_readings
 from infer_diag.diagnose.finding import Severity
 from infer_diag.recording import Recording
@@ -67,7 +68,7 @@ class StartView:
 
     def exclusive_s(self, phase: str) -> float | None:
         """Seconds in which this phase, or one inside it, is the deepest thing known; null where it has no slice."""
-        inside = {phase} | {row["phase"] for row in self.phases if phase in self._lineage(row["phase"])}
+        inside = {phase} | {row["phase"] for row in self.phases if phase in lineage(row["phase"], self.reading.parent)}
         # A download inside the load is a cause of its own, with a remedy of its own.
         inside -= {"weights_fetch"} - {phase}
         known = [row["duration_s"] for row in self.slices if row["phase"] in inside]
@@ -98,12 +99,6 @@ class StartView:
     def share(self, seconds: float) -> float | None:
         """Share of the start, null where its length is unknown or shorter (the clocks disagree)."""
         return seconds / self.whole_s if self.whole_s and seconds <= self.whole_s else None
-
-    def _lineage(self, phase: str) -> list[str]:
-        chain = [phase]
-        while (above := self.reading.parent.get(chain[-1])) is not None:
-            chain.append(above)
-        return chain
 
 
 def start_views(
