@@ -94,7 +94,7 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
         message.str.extract(r" --model (\S+)").str.replace(r"^.*[/\\]", "").alias("model"),
         message.str.extract(r"^Listening on .*\(version ([^)]+)\)").alias("engine_version"),
         message.str.extract(r'^inference compute" .*\bname="([^"]+)"').alias("gpu"),
-        option("ctx-size").cast(pl.UInt64).alias("kv_cache_tokens"),
+        option("ctx-size").cast(pl.UInt64, strict=False).alias("kv_cache_tokens"),
         option("parallel").alias("max_running_count"),
         option("batch-size").alias("max_batch_tokens"),
         redact.redacted(message.str.extract(r' cmd="(.+)"$').str.slice(0, 2000)).alias("flags"),

@@ -168,7 +168,7 @@ def _samples(rows: pl.DataFrame) -> pl.DataFrame:
         "replica",
         "rank",
         pl.col("message").str.extract("^(Prefill|Decode)").str.to_lowercase().alias("kind"),
-        *[pl.col(name).cast(pl.UInt32).alias(column) for name, column in counts.items()],
+        *[pl.col(name).cast(pl.UInt32, strict=False).alias(column) for name, column in counts.items()],
         pl.col("usage").alias("kv_usage_ratio"),
         pl.col("input").alias("prompt_tokens_per_s"),
         pl.col("output").alias("output_tokens_per_s"),
@@ -191,7 +191,8 @@ def first_ranks(frames: Frames) -> Frames:
     if samples is None:
         return frames
     numbers = [
-        pl.col("rank").str.extract(rf"\b{name}(\d+)").cast(pl.UInt32).fill_null(0) for name in ("PP", "TP", "EP")
+        pl.col("rank").str.extract(rf"\b{name}(\d+)").cast(pl.UInt32, strict=False).fill_null(0)
+        for name in ("PP", "TP", "EP")
     ]
     place = pl.when(pl.col("rank").is_not_null()).then(sum(numbers[1:], numbers[0] * _RANKS).alias("place"))
     ranked = samples.with_columns(place.alias("_place"))
@@ -217,11 +218,11 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
         "line",
         message.str.extract(r"\bmodel_path='([^']+)'").alias("model"),
         pl.lit(None, pl.String).alias("engine_version"),
-        number("tp_size").cast(pl.UInt32).alias("gpu_count"),
+        number("tp_size").cast(pl.UInt32, strict=False).alias("gpu_count"),
         message.str.extract(r"\bquantization='([^']+)'").alias("precision"),
         number("max_total_num_tokens").alias("kv_cache_tokens"),
-        number("max_running_requests").cast(pl.UInt32).alias("max_running_count"),
-        number("chunked_prefill_size").cast(pl.UInt32).alias("max_batch_tokens"),
+        number("max_running_requests").cast(pl.UInt32, strict=False).alias("max_running_count"),
+        number("chunked_prefill_size").cast(pl.UInt32, strict=False).alias("max_batch_tokens"),
         redact.redacted(message.str.extract(r"^server_args=(.+)$").str.slice(0, 2000)).alias("flags"),
     )
 

@@ -96,7 +96,7 @@ def steps(rows: pl.DataFrame, *, prefill: pl.Expr, decode: pl.Expr, prompt: pl.E
         "time",
         pl.col("replica").cast(pl.Categorical),
         kind.cast(_KINDS).alias("kind"),
-        *[expr.fill_null(0).round().cast(pl.UInt32).alias(name) for name, expr in counted.items()],
+        *[expr.fill_null(0).round().cast(pl.UInt32, strict=False).alias(name) for name, expr in counted.items()],
         "duration_s",
     )
 
@@ -109,7 +109,7 @@ def _iteration_samples(iterations: pl.DataFrame) -> pl.DataFrame:
         "time",
         "replica",
         pl.lit("interval").alias("kind"),
-        pl.col("_scheduled").cast(pl.UInt32).alias("running_count"),
+        pl.col("_scheduled").cast(pl.UInt32, strict=False).alias("running_count"),
         "kv_usage_ratio",
     )
 
@@ -134,9 +134,9 @@ def _batch_samples(records: pl.DataFrame) -> pl.DataFrame:
         pl.coalesce("time", "_time").alias("time"),
         "replica",
         pl.lit("interval").alias("kind"),
-        count("Active Request Count").cast(pl.UInt32).alias("running_count"),
-        count("Waiting Requests").cast(pl.UInt32).alias("waiting_count"),
-        count("Paused Requests").cast(pl.UInt32).alias("preemption_count"),
+        count("Active Request Count").cast(pl.UInt32, strict=False).alias("running_count"),
+        count("Waiting Requests").cast(pl.UInt32, strict=False).alias("waiting_count"),
+        count("Paused Requests").cast(pl.UInt32, strict=False).alias("preemption_count"),
         pl.when(count("Max KV cache blocks") > 0)
         .then(count("Used KV cache blocks") / count("Max KV cache blocks"))
         .alias("kv_usage_ratio"),
@@ -159,8 +159,12 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
             message.str.extract(r"^\|?\s*server_version\s*\|\s*([0-9]\S*)"),
         ).alias("engine_version"),
         tokens.cast(pl.UInt64, strict=False).alias("kv_cache_tokens"),
-        message.str.extract(r"^TRTGptModel maxBatchSize: ([0-9]+)").cast(pl.UInt32).alias("max_running_count"),
-        message.str.extract(r"^TRTGptModel maxNumTokens: ([0-9]+)").cast(pl.UInt32).alias("max_batch_tokens"),
+        message.str.extract(r"^TRTGptModel maxBatchSize: ([0-9]+)")
+        .cast(pl.UInt32, strict=False)
+        .alias("max_running_count"),
+        message.str.extract(r"^TRTGptModel maxNumTokens: ([0-9]+)")
+        .cast(pl.UInt32, strict=False)
+        .alias("max_batch_tokens"),
     )
 
 

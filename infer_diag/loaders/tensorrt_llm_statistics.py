@@ -121,14 +121,14 @@ def _samples(rows: pl.DataFrame) -> pl.DataFrame:
         "time",
         "replica",
         pl.lit("interval").alias("kind"),
-        pl.col("numActiveRequests").cast(pl.UInt32).alias("running_count"),
-        pl.col("numQueuedRequests").cast(pl.UInt32).alias("waiting_count"),
+        pl.col("numActiveRequests").cast(pl.UInt32, strict=False).alias("running_count"),
+        pl.col("numQueuedRequests").cast(pl.UInt32, strict=False).alias("waiting_count"),
         pl.when(pl.col("maxNumBlocks") > 0)
         .then(pl.col("usedNumBlocks") / pl.col("maxNumBlocks"))
         .alias("kv_usage_ratio"),
         pl.when(lasted).then(pl.col("numCtxTokens") / pl.col("duration_s")).alias("prompt_tokens_per_s"),
         pl.when(lasted).then(decoded / pl.col("duration_s")).alias("output_tokens_per_s"),
-        pl.col("numPausedRequests").cast(pl.UInt32).alias("preemption_count"),
+        pl.col("numPausedRequests").cast(pl.UInt32, strict=False).alias("preemption_count"),
     )
 
 
@@ -152,9 +152,9 @@ def _deployment(rows: pl.DataFrame) -> pl.DataFrame:
     return last.select(
         "line",
         pl.lit("tensorrt-llm").alias("engine"),
-        (pl.col("maxNumBlocks") * pl.col("tokensPerBlock")).cast(pl.UInt64).alias("kv_cache_tokens"),
-        pl.col("max_batch").cast(pl.UInt32).alias("max_running_count"),
-        pl.col("max_tokens").cast(pl.UInt32).alias("max_batch_tokens"),
+        (pl.col("maxNumBlocks") * pl.col("tokensPerBlock")).cast(pl.UInt64, strict=False).alias("kv_cache_tokens"),
+        pl.col("max_batch").cast(pl.UInt32, strict=False).alias("max_running_count"),
+        pl.col("max_tokens").cast(pl.UInt32, strict=False).alias("max_batch_tokens"),
     )
 
 

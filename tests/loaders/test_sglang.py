@@ -162,3 +162,16 @@ def test_pods_in_one_stream_start_apart(tmp_path: Path) -> None:
     recording = read(tmp_path, together)
     assert recording.starts["replica"].to_list() == ["engine-a/server", "engine-b/server"]
     assert recording.phases.group_by("start_id").len()["len"].to_list() == [5, 5]
+
+
+def test_a_damaged_number_costs_its_own_value_and_not_the_file(tmp_path: Path) -> None:
+    huge = "99999999999"
+    lines = [
+        f"[2026-02-03 04:05:01] server_args=ServerArgs(model_path='m', tp_size={huge}, max_running_requests={huge})",
+        "[2026-02-03 04:05:02 TP0] Decode batch. #running-req: 4, #token: 47, token usage: 0.01, gen throughput (token/s): 33.00, #queue-req: 0",
+        f"[2026-02-03 04:05:12 TP0] Decode batch. #running-req: {huge}, #token: 47, token usage: 0.02, gen throughput (token/s): 33.00, #queue-req: 0",
+    ]
+    recording = read(tmp_path, lines)
+    assert recording.engine_samples["running_count"].to_list() == [4, None]
+    assert recording.engine_samples["kv_usage_ratio"].to_list() == [0.01, 0.02]
+    assert recording.deployments["max_running_count"].to_list() == [None]

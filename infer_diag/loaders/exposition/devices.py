@@ -48,7 +48,7 @@ def _xids(values: pl.DataFrame) -> pl.DataFrame:
     ordered = values.sort("gpu", "instance", "scrape")
     changed = pl.col("value") != pl.col("value").shift(1, fill_value=0.0).over("gpu", "instance")
     told = ordered.filter(changed & (pl.col("value") > 0)).sort("scrape", "gpu")
-    number = pl.col("value").cast(pl.Int64).cast(pl.String)
+    number = pl.col("value").cast(pl.Int64, strict=False).cast(pl.String)
     return told.select(
         "line",
         pl.col("us").cast(pl.Datetime("us", "UTC")).alias("time"),

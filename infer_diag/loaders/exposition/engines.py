@@ -111,7 +111,7 @@ def _totals(grown: pl.DataFrame) -> pl.DataFrame:
     counts = _summed(parts, "count", key).rename({"grown": "count"})
     bounds = _summed(parts, "bucket", (*key, "le")).filter(pl.col("le").is_not_null()).sort("le")
     single = pl.col("grown") - pl.col("grown").shift(1, fill_value=0.0).over(key, order_by="le")
-    buckets = bounds.with_columns(single.clip(0.0).round().cast(pl.UInt64).alias("held"))
+    buckets = bounds.with_columns(single.clip(0.0).round().cast(pl.UInt64, strict=False).alias("held"))
     listed = buckets.group_by(key, maintain_order=True).agg(
         pl.when(pl.col("le").is_finite()).then("le").alias("bucket_max"), pl.col("held").alias("bucket_counts")
     )
@@ -133,7 +133,7 @@ def _told(sums: pl.DataFrame, counts: pl.DataFrame, key: tuple[str, ...]) -> pl.
     return both.filter((pl.col("count") > 0) & (pl.col("sum") >= 0)).select(
         "line",
         *key,
-        pl.col("count").round().cast(pl.UInt64).alias("request_count"),
+        pl.col("count").round().cast(pl.UInt64, strict=False).alias("request_count"),
         (pl.col("sum") / pl.col("count")).alias("mean"),
     )
 
