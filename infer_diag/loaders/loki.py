@@ -22,7 +22,7 @@ from infer_diag.recording import Recording
 
 _LARGEST_BYTES = 1 << 30
 _HEAD_BYTES = 1 << 18
-_LINES = rb'^\s*\{"labels":\s*\{[^\n]*"line":\s*"[^\n]*"timestamp":\s*"'
+_LINE_BEGIN = rb'\s*\{"labels":\s*\{'
 _ANSWER = rb'"resultType"\s*:\s*"streams"'
 _NOTE = "the lines came newest first; they are read in the order of time"
 
@@ -48,7 +48,7 @@ def in_order_of_time(file: LogFile, head: bytes, options: Options) -> LogFile:
     """
     if re.search(_ANSWER, head[:_HEAD_BYTES]):
         rows = _answered(file, options)
-    elif re.match(_LINES, head) and not _in_order(_stamped(_split(head[:_HEAD_BYTES]))):
+    elif _is_listing(head) and not _in_order(_stamped(_split(head[:_HEAD_BYTES]))):
         rows = _listed(file, options)
     else:
         return file
@@ -67,6 +67,12 @@ def in_order_of_time(file: LogFile, head: bytes, options: Options) -> LogFile:
         text.encode(),
         tuple(rows["line"].to_list()),
     )
+
+
+def _is_listing(head: bytes) -> bool:
+    """Whether the first line is one of `logcli --output=jsonl`; searched by literals, since it may be of any length."""
+    first = head.lstrip().partition(b"\n")[0]
+    return re.match(_LINE_BEGIN, first) is not None and 0 < first.find(b'"line":') < first.rfind(b'"timestamp":')
 
 
 def placed(recording: Recording, file: LogFile) -> Recording:

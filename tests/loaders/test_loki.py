@@ -11,6 +11,7 @@ import pytest
 import written
 
 import infer_diag as diag
+from infer_diag.errors import SourceError
 
 STAMPED = [
     (f"2026-03-14T{match[1]}.{number:03d}Z", line)
@@ -96,3 +97,10 @@ def test_what_came_in_order_is_not_touched(tmp_path: Path) -> None:
     path.write_text(listing(STAMPED))
     source = diag.load(path).sources[0]
     assert source.places is None and not source.notes
+
+
+def test_a_first_line_that_never_comes_to_its_stamp_is_no_listing(tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_text('{"labels": {' + '"line": "' * 110_000 + "\n")
+    with pytest.raises(SourceError, match="in no format"):
+        diag.load(path)
