@@ -214,13 +214,13 @@ def _expand(given: str) -> list[tuple[str, str]]:
         return [(str(file), str(file)) for file in files]
     if path.exists():
         return [(str(path), given)]
+    pattern = str(path)
     matches = (
-        sorted(Path().glob(given))
-        if not path.is_absolute()
-        else sorted(Path(path.anchor).glob(given[len(path.anchor) :]))
+        sorted(Path(path.anchor).glob(pattern[len(path.anchor) :])) if any(mark in given for mark in "*?[") else []
     )
-    if any(mark in given for mark in "*?[") and matches:
-        return [(str(file), str(file)) for file in matches if file.is_file()]
+    files = [file for match in matches for file in (_within(match) if match.is_dir() else [match])]
+    if files:
+        return [(str(file), str(file)) for file in dict.fromkeys(files)]
     raise SourceError(
         f"{given} does not exist", hint="give a file, a folder, a glob or sample:NAME (infer-diag samples)"
     )

@@ -117,6 +117,14 @@ def test_readable_files_of_a_folder_are_read_and_the_others_left(tmp_path: Path)
     assert len(load(tmp_path).sources) == 1
 
 
+def test_a_glob_may_name_folders_and_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run-1").mkdir()
+    (tmp_path / "run-1" / "server.log").write_bytes(FIXTURES["vllm"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for named in (str(tmp_path / "run-*"), "~/run-*/*.log"):
+        assert [source.path for source in load(named).sources] == [str(tmp_path / "run-1" / "server.log")]
+
+
 def test_a_huge_line_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "huge.log"
     with path.open("wb") as out:
