@@ -9,9 +9,8 @@ from typing import cast
 
 import polars as pl
 
-from infer_diag import redact
-from infer_diag.errors import LogFormatError
-from infer_diag.loaders.conformed import conformed
+from infer_diag.loaders.conformed import CLAIMED, recorded
+from infer_diag.loaders.conformed import Frames as Frames
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.observations import StartRule, observed
@@ -21,9 +20,7 @@ from infer_diag.loaders.serving_lines import ServingLines
 from infer_diag.loaders.starts import segmented, start_frames
 from infer_diag.loaders.text.clock import FileClock
 from infer_diag.loaders.text.reader import Batch, TextFormat, TextReader
-from infer_diag.recording import Recording, Source
-
-Frames = dict[str, pl.DataFrame]
+from infer_diag.recording import Recording
 
 _PENDING_ROWS = 50_000
 
@@ -127,20 +124,26 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     serving = _serving_lines(frames)
     found = segmented(frames.pop("observations"), serving)
     starts = start_frames(found, frames.pop("context"), serving, within=engine.starts_within)
-    for name, frame in starts.items():
+    for name, frame in (*starts.items(), ("incidents", _cuts(reader))):
         frames[name] = pl.concat([frames[name], frame], how="diagonal_relaxed") if name in frames else frame
-    cuts = _cuts(reader)
-    if not cuts.is_empty():
-        frames["incidents"] = (
-            pl.concat([frames["incidents"], cuts], how="diagonal_relaxed") if "incidents" in frames else cuts
-        )
     deployments = pl.concat(gathered.configuration, how="diagonal_relaxed")
     frames["deployments"] = _per_start(deployments, starts.get("starts"), engine.name)
-    rejected = frames.get("rejected", pl.DataFrame(schema={"line": pl.UInt32, "rule": pl.String, "text": pl.String}))
-    _refuse_if_strict(reader.file, rejected, options)
-    source = _source(engine, reader, gathered, len(rejected), frames)
-    frames["rejected"] = rejected.with_columns(redact.redacted(pl.col("text").str.slice(0, 200)))
-    return Recording(sources=(source,)).replace(**conformed(frames))
+    reader.file.cut = reader.file.cut or bool(reader.cut_lines)
+    wrap = reader.wrap
+    return recorded(
+        reader.file,
+        frames,
+        options=options,
+        format=engine.name,
+        engine=engine.name,
+        engine_version=_version(frames["deployments"]),
+        lines=reader.lines,
+        understood=gathered.understood,
+        rejected=frames.pop("rejected", pl.DataFrame(schema=CLAIMED)),
+        times=pl.Series([gathered.first_time, gathered.last_time], dtype=pl.Datetime("us", "UTC")),
+        clocks=reader.clock.clocks(),
+        notes=() if wrap is None else (f"lines wrapped at {wrap.width} characters were joined",),
+    )
 
 
 _SERVED = ("engine_samples", "engine_steps", "request_timings")
@@ -211,35 +214,7 @@ def _per_start(found: pl.DataFrame, starts: pl.DataFrame | None, engine: str) ->
     return told.with_columns(pl.lit(engine).alias("engine"))
 
 
-def _refuse_if_strict(file: LogFile, rejected: pl.DataFrame, options: Options) -> None:
-    if options.strict and not rejected.is_empty():
-        row = rejected.sort("line").row(0, named=True)
-        seen = redact.redact(row["text"])[:80]
-        raise LogFormatError(
-            f"{file.label}:{row['line']} is damaged: {seen!r}, expected a line of {row['rule']!r}",
-            hint="read it without strict=True; the line is then kept in recording.rejected",
-        )
-
-
-def _source(engine: Engine, reader: TextReader, gathered: _Gathered, rejected: int, frames: Frames) -> Source:
-    deployments = frames["deployments"]
-    versions = deployments["engine_version"].drop_nulls().to_list() if "engine_version" in deployments.columns else []
-    notes = list(reader.file.notes)
-    if reader.wrap is not None:
-        notes.append(f"lines wrapped at {reader.wrap.width} characters were joined")
-    return Source(
-        path=reader.file.label,
-        format=engine.name,
-        engine=engine.name,
-        engine_version=versions[-1] if versions else None,
-        lines=reader.lines,
-        unknown_lines=max(reader.lines - gathered.understood - rejected, 0),
-        rejected_lines=rejected,
-        cut=bool(reader.cut_lines) or reader.file.cut,
-        size_bytes=reader.file.size_bytes,
-        sha256=reader.file.sha256,
-        first_time=gathered.first_time,
-        last_time=gathered.last_time,
-        clocks=reader.clock.clocks(),
-        notes=tuple(notes),
-    )
+def _version(deployments: pl.DataFrame) -> str | None:
+    if "engine_version" not in deployments.columns:
+        return None
+    return cast(str | None, deployments["engine_version"].drop_nulls().last())
