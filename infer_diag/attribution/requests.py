@@ -103,9 +103,10 @@ def request_stats(recording: Recording) -> dy.DataFrame[RequestStats]:
 def request_count(recording: Recording) -> int | None:
     """Requests that finished: those with a last token, a number of output tokens or printed times.
 
-    Sources without any tell by their responses with a 2xx code. Where no source tells of single requests, those that
-    its sums count; null where there are none either. A streamed response is logged when it begins, so at the end of a
-    log a few of those counted may still have been running.
+    Sources without any tell by their responses with a 2xx code. Servers add up; what clients recorded are requests to
+    them, told once more, so of the servers' sum and each kind of client's the largest counts. Where no source tells of
+    single requests, those that its sums count; null where there are none either. A streamed response is logged when it
+    begins, so at the end of a log a few of those counted may still have been running.
     """
     over = pl.any_horizontal(pl.col("last_token_s", "output_tokens").is_not_null())
     events = recording.requests.filter(over).select("source_id")
@@ -120,7 +121,19 @@ def request_count(recording: Recording) -> int | None:
             pl.col("measure").cast(pl.String).is_in(["e2e_s", "queue_s", "output_tokens"])
         )
         return int(counted["request_count"].max()) if not counted.is_empty() else None  # type: ignore[arg-type]
-    return int(told.select(pl.coalesce("finished", "answered").sum()).item())
+    counts = told.select("source_id", count=pl.coalesce("finished", "answered"))
+    sums: dict[str, int] = {}
+    servers = _servers(recording)
+    for source_id, count in counts.iter_rows():
+        teller = "" if source_id in servers else recording.sources[source_id].engine
+        sums[teller] = sums.get(teller, 0) + count
+    return max(sums.values())
+
+
+def _servers(recording: Recording) -> set[int]:
+    """Sources that tell of an engine beside its requests; a client's record, or a trace, holds nothing else."""
+    frames = ("starts", "incidents", "engine_samples", "engine_steps", "request_timings")
+    return set(pl.concat([getattr(recording, name).select("source_id") for name in frames])["source_id"])
 
 
 def request_shares(recording: Recording) -> dict[str, float | None]:

@@ -217,6 +217,17 @@ def test_finished_requests_count_before_responses() -> None:
     assert request_count(recorded(incidents=responses[2:])) == 0
 
 
+def test_what_a_client_recorded_is_not_counted_beside_the_server_s_own_count() -> None:
+    client = Source("bench.json", "vllm-bench", "vllm-bench")
+    responses = [
+        {"kind": "response", "fields": "POST /v1/completions 200", "source_id": server} for server in (0, 0, 0, 2)
+    ]
+    finished = [request(name, last_token_s=1.0, source_id=1) for name in "ab"]
+    told = recorded(VLLM, client, VLLM, requests=finished, incidents=responses)
+    assert request_count(told) == 4
+    assert request_count(told.replace(incidents=told.incidents.head(1))) == 2
+
+
 def test_shares_are_null_part_by_part() -> None:
     rows = [request(arrival_s=0.0, scheduled_s=0.0, first_token_s=2.82, last_token_s=3.6)]
     shares = request_shares(recorded(requests=rows))
