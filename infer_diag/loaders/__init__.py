@@ -16,6 +16,7 @@ from infer_diag.loaders.one_clock import aligned
 from infer_diag.loaders.registry import FORMATS, LOADERS
 from infer_diag.loaders.sniff import by_magic, is_binary, sniffed
 from infer_diag.recording import Recording, Skipped, combine
+from infer_diag.redact import redact
 
 __all__ = ["FORMATS", "LOADERS", "load"]
 
@@ -100,7 +101,8 @@ def _read(
 
 
 def _in_no_format(file: LogFile, head: bytes) -> SourceError:
-    first = head.strip().splitlines()[0][:60].decode("utf-8", "replace")
+    # Any file may be named by mistake, one of secrets too: redacted first and cut then, or half a secret would pass.
+    first = redact(head.strip().splitlines()[0][:4096].decode("utf-8", "replace"))[:60]
     return SourceError(
         f"{file.label} is in no format that infer_diag reads (it begins {first!r})",
         hint="infer-diag formats lists them; format= names one where you know better",

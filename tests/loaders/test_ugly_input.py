@@ -117,6 +117,15 @@ def test_readable_files_of_a_folder_are_read_and_the_others_left(tmp_path: Path)
     assert len(load(tmp_path).sources) == 1
 
 
+def test_a_refusal_quotes_no_secret(tmp_path: Path) -> None:
+    path = tmp_path / "settings.env"
+    path.write_text(f"HF_TOKEN=hf_{'a1b2c3d4' * 4}\nMODE=1\n")
+    with pytest.raises(SourceError) as refused:
+        load(path)
+    assert "HF_TOKEN=[redacted]" in str(refused.value)
+    assert "a1b2" not in str(refused.value)
+
+
 def test_a_glob_may_name_folders_and_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run-1").mkdir()
     (tmp_path / "run-1" / "server.log").write_bytes(FIXTURES["vllm"])

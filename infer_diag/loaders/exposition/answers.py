@@ -10,6 +10,7 @@ from infer_diag.errors import SourceError
 from infer_diag.loaders.exposition.scrapes import SAMPLES
 from infer_diag.loaders.exposition.series import SERIES, series_row
 from infer_diag.loaders.json_documents import JsonDocuments
+from infer_diag.redact import redact
 
 
 def answered(document: JsonDocuments, label: str) -> tuple[pl.DataFrame, pl.DataFrame, list[str]]:
@@ -20,7 +21,7 @@ def answered(document: JsonDocuments, label: str) -> tuple[pl.DataFrame, pl.Data
     """
     answer = document.value if isinstance(document.value, dict) else {}
     if answer.get("status") != "success":
-        told = str(answer.get("error") or "no status")[:80]
+        told = redact(str(answer.get("error") or "no status"))[:80]
         raise SourceError(
             f"{label} is an answer without a result: {told}", hint="run the query again and save its answer"
         )
