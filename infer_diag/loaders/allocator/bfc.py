@@ -108,7 +108,7 @@ LOADER = Loader(
     about="Dumps of the BFC allocator (TensorFlow, JAX) at a failed allocation: its chunks, regions and totals",
     signature=Signature(
         phrases=(
-            r"bfc_allocator\.cc:[0-9]+\]|[A-Za-z]+_bfc\) ran out of memory trying to allocate",
+            r"bfc_allocator\.cc:[0-9]+\]|_bfc\) ran out of memory trying to allocate",
             r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate [0-9]+ bytes",
         )
     ),

@@ -20,6 +20,7 @@ _ELEMENT_LIMIT = 64 << 20
 _DAMAGE_LIMIT = 1000
 _BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
+_OUT_OF_RANGE = re.compile(rb"-?[0-9.]+[eE]\+?[0-9]{3,}")
 _PLACE = re.compile(r"\(byte (\d+)\)")
 
 
@@ -151,15 +152,18 @@ class TraceEvents:
 
     def _decoded(self, text: bytes, closing: bytes) -> _Read:
         """The events of a text that begins with one; `closing` is put behind it."""
-        read, back = _Read(), _FIRST_STEP
+        read, back = _Read(), 0
         decode: Callable[[bytes], list[Event]] = _DECODER.decode
         while text:
             try:
                 read.events += decode(b"[" + text + closing)
                 read.over = b"]" if not closing else read.over
                 break
-            except msgspec.ValidationError:
-                decode = self._loosely
+            except msgspec.ValidationError as error:
+                if "out of range" in str(error):
+                    text = self._within_range(text)
+                else:
+                    decode = self._loosely
             except RecursionError as error:
                 raise SourceError(
                     f"{self._file.label} nests JSON too deeply to be read", hint="no profiler writes such a file"
@@ -169,15 +173,16 @@ class TraceEvents:
                 if "truncated" in complaint:
                     end = _last_boundary(text[: max(len(text) - back, 0)])
                     cut = 0 if end is None else end + 1
-                    read.unread = text[cut:].lstrip(b", \t\r\n") + read.unread
-                    text, closing, back = text[:cut], b"]", 2 * back
+                    read.unread = text[cut:] + read.unread
+                    text, closing, back = text[:cut], b"]", max(2 * back, _FIRST_STEP)
                 elif "UTF-8" in complaint:
                     text = text.decode("utf-8", "replace").encode()
                 elif "trailing" in complaint:
-                    cut = text.rindex(b"]", 0, _place(complaint) + 1)
+                    cut = max(text.rfind(b"]", 0, _place(complaint) + 1), 0)
                     text, closing, read.over = text[:cut], b"]", text[cut:]
                 else:
                     text = self._mended(text, _place(complaint), read)
+        read.unread = read.unread.lstrip(b", \t\r\n")
         return read
 
     def _mended(self, text: bytes, at: int, read: _Read) -> bytes:
@@ -189,6 +194,14 @@ class TraceEvents:
         if before is not None:
             read.events += self._decoded(text[: before + 1], b"]").events
         return text[after.end() :] if after is not None else b""
+
+    def _within_range(self, text: bytes) -> bytes:
+        """The text with null in place of numbers that no machine holds."""
+        mended, count = _OUT_OF_RANGE.subn(b"null", text)
+        self.damaged += count
+        if not count:
+            raise SourceError(f"{self._file.label} holds numbers that cannot be read", hint="export it again")
+        return mended
 
     def _loosely(self, piece: bytes) -> list[Event]:
         """Events among which some hold a value of another type; those are left out and counted."""
