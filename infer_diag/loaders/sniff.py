@@ -6,13 +6,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import polars as pl
+
+from infer_diag.loaders.text.prefixes import ascii_classes
+
 _SAMPLE = 1 << 18
 _ENOUGH = 2
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Patterns that only one format prints: each phrase that occurs counts two, the stamp one.
+    """Patterns (Rust's syntax) that only one format prints: each phrase that occurs counts two, the stamp one.
 
     A stamp alone is not enough, since others may write one like it; one phrase is. `wraps` names the formats whose
     lines stand inside this one's files: where both are seen, this one is meant however much the other prints.
@@ -23,11 +27,6 @@ class Signature:
     stamp: str | None = None
     wraps: tuple[str, ...] = ()
     magic: tuple[bytes, ...] = ()
-
-    def score(self, text: str) -> int:
-        """How strongly the text speaks for the format."""
-        found = sum(bool(re.search(phrase, text, re.MULTILINE)) for phrase in self.phrases)
-        return 2 * found + bool(self.stamp and re.search(self.stamp, text))
 
 
 def is_binary(head: bytes) -> bool:
@@ -50,8 +49,25 @@ def sniffed(head: bytes, signatures: Iterable[tuple[str, Signature]]) -> str | N
 
 
 def _most(text: str, known: dict[str, Signature]) -> str | None:
-    scores = {name: signature.score(text) for name, signature in known.items()}
+    scores = _scores(text, known)
     best = max(scores, key=lambda name: scores[name])
     if scores[best] < _ENOUGH:
         return None
     return next((name for name in known if best in known[name].wraps and scores[name] >= _ENOUGH), best)
+
+
+def _scores(text: str, known: dict[str, Signature]) -> dict[str, int]:
+    """How strongly the text speaks for each format.
+
+    All patterns go to one engine that matches in linear time, since the text may be of anybody and without line breaks.
+    """
+    patterns = [(name, f"(?m){phrase}", 2) for name, signature in known.items() for phrase in signature.phrases]
+    patterns += [(name, signature.stamp, 1) for name, signature in known.items() if signature.stamp]
+    found = pl.DataFrame({"text": [text]}).select(
+        pl.col("text").str.contains(ascii_classes(pattern)).alias(str(place))
+        for place, (_, pattern, _) in enumerate(patterns)
+    )
+    scores = dict.fromkeys(known, 0)
+    for (name, _, weight), occurs in zip(patterns, found.row(0), strict=True):
+        scores[name] += weight * occurs
+    return scores

@@ -117,6 +117,13 @@ def test_readable_files_of_a_folder_are_read_and_the_others_left(tmp_path: Path)
     assert len(load(tmp_path).sources) == 1
 
 
+@pytest.mark.parametrize("piece", ["Capture a ", "INFO 06-13 11:36:30 [a.py:24] ", "[GIN] ", '{"line": "', "(", "\t"])
+def test_text_without_line_breaks_is_told_in_one_pass(tmp_path: Path, piece: str) -> None:
+    (tmp_path / "odd.log").write_text("x " + piece * ((1 << 18) // len(piece)))
+    with pytest.raises(SourceError):
+        load(tmp_path / "odd.log")
+
+
 def test_a_refusal_quotes_no_secret(tmp_path: Path) -> None:
     path = tmp_path / "settings.env"
     path.write_text(f"HF_TOKEN=hf_{'a1b2c3d4' * 4}\nMODE=1\n")
