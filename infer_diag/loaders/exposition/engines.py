@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 
 GAUGES = ("running_count", "waiting_count", "swapped_count", "kv_usage_ratio", "prefix_hit_ratio")
-COUNTERS = ("preemption_count", "prompt_tokens", "output_tokens", "prefix_queries", "prefix_hits")
 _KEY = ("scrape", "replica")
 
 
