@@ -24,6 +24,8 @@ class StartFrames(NamedTuple):
     phases: dy.DataFrame[StartPhases]
     slices: dy.DataFrame[StartSlices]
     summary: dy.DataFrame[StartSummary]
+    readings: tuple[StartReading, ...] = ()
+    """What the frames were made of, for those who ask further."""
 
 
 def start_frames(recording: Recording) -> StartFrames:
@@ -31,7 +33,8 @@ def start_frames(recording: Recording) -> StartFrames:
     phases: list[dict[str, Any]] = []
     pieces: list[dict[str, Any]] = []
     summaries: list[dict[str, Any]] = []
-    for reading in start_readings(recording):
+    readings = start_readings(recording)
+    for reading in readings:
         values = reconciled(reading.ended, reading.parent, reading.tick)
         whole = envelope(reading, values)
         rows = phase_rows(reading, values)
@@ -43,6 +46,7 @@ def start_frames(recording: Recording) -> StartFrames:
         StartPhases.validate(_frame(StartPhases, phases)),
         StartSlices.validate(_frame(StartSlices, pieces)),
         StartSummary.validate(_frame(StartSummary, summaries)),
+        tuple(readings),
     )
 
 

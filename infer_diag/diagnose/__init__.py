@@ -70,7 +70,7 @@ def diagnose(recording: Recording) -> Diagnosis:
     phases, slices, starts = frames.phases, frames.slices, frames.summary
     served, held = serving(recording), observed_memory(recording)
     found = [
-        *cold_start.findings(recording, phases, slices, starts),
+        *cold_start.findings(recording, phases, slices, starts, frames.readings),
         *cluster.findings(recording, starts, phases),
         *batching.findings(recording, served),
         *memory_findings(recording, held),

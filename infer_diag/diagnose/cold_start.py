@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import polars as pl
 
 from infer_diag.attribution.occurrences import lineage
+from infer_diag.attribution.start_reading import StartReading
 from infer_diag.diagnose.conflicts import conflicts
 from infer_diag.diagnose.finding import RANK, Finding
 from infer_diag.diagnose.load_causes import storage_bound, straggler
@@ -42,14 +43,21 @@ CAUSES: dict[str, str] = {
 """Phases that are causes of their own, in the order in which they happen."""
 
 
-def findings(recording: Recording, phases: pl.DataFrame, slices: pl.DataFrame, summary: pl.DataFrame) -> list[Finding]:
+def findings(
+    recording: Recording,
+    phases: pl.DataFrame,
+    slices: pl.DataFrame,
+    summary: pl.DataFrame,
+    readings: Sequence[StartReading] = (),
+) -> list[Finding]:
     """Findings with ids `cold_start.*`, start by start; none without a start.
 
-    Frames in: `StartPhases`, `StartSlices`, `StartSummary` of the same recording. A phase is a finding when its length
-    is known and material. `saves` is what the start would lose without the phase: its exclusive slices, in seconds.
+    Frames in: `StartPhases`, `StartSlices`, `StartSummary` of the same recording; `readings` spares reading its starts
+    again. A phase is a finding when its length is known and material. `saves` is what the start would lose without the
+    phase: its exclusive slices, in seconds.
     """
     found: list[Finding] = []
-    for view in start_views(recording, phases, slices, summary):
+    for view in start_views(recording, phases, slices, summary, readings):
         found += [finding for rule in _RULES if (finding := rule(view)) is not None]
         found += conflicts(view)
         found += causes(view)

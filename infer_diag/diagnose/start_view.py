@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,12 +102,16 @@ class StartView:
 
 
 def start_views(
-    recording: Recording, phases: pl.DataFrame, slices: pl.DataFrame, summary: pl.DataFrame
+    recording: Recording,
+    phases: pl.DataFrame,
+    slices: pl.DataFrame,
+    summary: pl.DataFrame,
+    readings: Sequence[StartReading] = (),
 ) -> list[StartView]:
     """Every start of the recording, in order; `name` opens a sentence and is empty where there is one start only."""
     rows = {str(row["start_id"]): row for row in summary.to_dicts()}
     told, cut = _by_start(phases), _by_start(slices)
-    readings = [reading for reading in start_readings(recording) if reading.start_id in rows]
+    readings = [reading for reading in readings or start_readings(recording) if reading.start_id in rows]
     return [
         StartView(
             recording=recording,

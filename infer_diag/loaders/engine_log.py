@@ -67,7 +67,7 @@ def load(file: LogFile, *, engine: Engine, options: Options) -> Recording:
         LogFormatError: `strict` and a line breaks a rule that claims it.
     """
     text = replace(engine.text, start_needles=(*engine.text.start_needles, *OOM_NEEDLES))
-    reader = TextReader(file, text, FileClock(options.year, options.tz), options.on_bytes)
+    reader = TextReader(file, text, FileClock(options.year, options.tz), options.on_bytes, engine.identify)
     gathered = _Gathered()
     for batch in reader.batches():
         _gather(engine, batch, gathered)
@@ -76,8 +76,6 @@ def load(file: LogFile, *, engine: Engine, options: Options) -> Recording:
 
 
 def _gather(engine: Engine, batch: Batch, gathered: _Gathered) -> None:
-    batch.records = engine.identify(batch.records)
-    batch.dense = {name: engine.identify(rows) for name, rows in batch.dense.items()}
     served = engine.serving(batch)
     for name, frame in served.items():
         if not frame.is_empty():

@@ -99,6 +99,8 @@ class TextReader:
     format: TextFormat
     clock: FileClock
     on_bytes: Callable[[int], None] = lambda _: None
+    identify: Callable[[pl.DataFrame], pl.DataFrame] = lambda records: records
+    """Adds columns to records by what their prefixes say; applied to heads once, not to each dense row."""
     lines: int = 0
     wrap: Wrap | None = None
     ends_mid_line: bool = False
@@ -123,7 +125,7 @@ class TextReader:
         dense, heads, rest = self._divided(text.filter(~start))
         thorough = pl.concat([rest, text.filter(start), context]).unique("line", keep="first").sort("line")
         frames = {"": records(thorough)} | heads
-        timed = self.clock.timed(frames)
+        timed = {name: self.identify(frame) for name, frame in self.clock.timed(frames).items()}
         return Batch(timed.pop(""), _attached(dense, timed), chunk.first_line, chunk.line_count)
 
     @property
@@ -178,9 +180,14 @@ def _first_group(rule: DenseRule) -> str:
     return next(iter(re.compile(rule.pattern).groupindex))
 
 
+_OF_HEADS = ("line", *(name for name in ATTRIBUTES if name not in ("outer", "inner", "rank")))
+
+
 def _attached(dense: dict[str, pl.DataFrame], heads: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     return {
-        name: rows.join(heads[name].drop("line"), on="head", how="left", maintain_order="left").drop("head")
+        name: rows.join(heads[name].drop(_OF_HEADS, strict=False), on="head", how="left", maintain_order="left").drop(
+            "head"
+        )
         for name, rows in dense.items()
     }
 
