@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dataframely as dy
 import polars as pl
 
@@ -106,34 +104,34 @@ def allocator_peaks(recording: Recording) -> dy.DataFrame[AllocatorPeaks]:
     was in use before the first event is not in it (Mosaic counts in the same way). A recorder that keeps its last
     events only forgets allocations whose frees are still there; how many tells `orphan_free_count`.
     """
-    kinds = ("alloc", "free", "oom")
-    events = recording.allocator_events.with_columns(pl.col("action").cast(pl.String)).filter(
-        pl.col("action").is_in(kinds)
-    )
+    action = pl.col("action")
+    events = recording.allocator_events.filter((action == "alloc") | (action == "free") | (action == "oom"))
     if events.is_empty():
         return AllocatorPeaks.create_empty()
-    rows = [_peak(key, part) for key, part in events.group_by("source_id", "gpu", maintain_order=True)]
-    return AllocatorPeaks.validate(pl.DataFrame(rows, schema=AllocatorPeaks.create_empty().schema, orient="row"))
-
-
-def _peak(key: tuple[Any, ...], events: pl.DataFrame) -> dict[str, Any]:
-    alloc, free = pl.col("action") == "alloc", pl.col("action") == "free"
-    requested = events.filter(alloc | free)["requested_bytes"].null_count() == 0
-    size = pl.col("requested_bytes" if requested else "allocated_bytes").cast(pl.Int64).fill_null(0)
-    level = events.select(pl.when(alloc).then(size).when(free).then(-size).otherwise(0).cum_sum().alias("level"))
-    place = level["level"].arg_max()
-    top = level["level"][place] if place is not None else 0
-    counts = events.select(alloc.sum().alias("a"), free.sum().alias("f"), (pl.col("action") == "oom").sum().alias("o"))
+    requested, allocated = _running("requested_bytes"), _running("allocated_bytes")
+    is_requested = pl.col("requested_bytes").filter(action != "oom").null_count() == 0
     # An address is handed out again only after it was freed, so the first event of one that is a free has no begin.
-    first = events.filter(alloc | free).drop_nulls("address_id").unique("address_id", keep="first", maintain_order=True)
-    return {
-        "source_id": key[0],
-        "gpu": None if key[1] is None else str(key[1]),
-        "peak_bytes": max(int(top), 0),
-        "basis": "requested" if requested else "allocated",
-        "time": events["time"][place] if place is not None and top > 0 else None,
-        "alloc_count": counts["a"][0],
-        "free_count": counts["f"][0],
-        "oom_count": counts["o"][0],
-        "orphan_free_count": len(first.filter(free)),
-    }
+    orphan = (action == "free") & pl.col("address_id").is_not_null() & pl.col("address_id").is_first_distinct()
+    time = pl.col("time")
+    found = events.group_by("source_id", "gpu", maintain_order=True).agg(
+        pl.when(is_requested).then(requested.max()).otherwise(allocated.max()).clip(lower_bound=0).alias("peak_bytes"),
+        pl.when(is_requested).then(pl.lit("requested")).otherwise(pl.lit("allocated")).alias("basis"),
+        pl.when(is_requested)
+        .then(time.get(requested.arg_max()))
+        .otherwise(time.get(allocated.arg_max()))
+        .alias("time"),
+        (action == "alloc").sum().alias("alloc_count"),
+        (action == "free").sum().alias("free_count"),
+        (action == "oom").sum().alias("oom_count"),
+        orphan.sum().alias("orphan_free_count"),
+    )
+    peaks = found.with_columns(
+        pl.when(pl.col("peak_bytes") > 0).then("time").alias("time"), pl.col("gpu").cast(pl.String)
+    )
+    return AllocatorPeaks.validate(peaks.select(AllocatorPeaks.column_names()), cast=True)
+
+
+def _running(size: str) -> pl.Expr:
+    """The running sum of allocations minus frees."""
+    action, change = pl.col("action"), pl.col(size).cast(pl.Int64).fill_null(0)
+    return pl.when(action == "alloc").then(change).when(action == "free").then(-change).otherwise(0).cum_sum()

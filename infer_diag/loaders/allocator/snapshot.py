@@ -22,18 +22,19 @@ def load(file: LogFile, *, options: Options) -> Recording:
     """
     snapshot = read_snapshot(file, options)
     blocks, doubts = snapshot_blocks(snapshot.segments)
-    found, failed, unknown, damaged = [], [], set(), 0
+    found, failed, damaged = [], [], 0
+    unknown: set[str] = set()
     for device, columns in sorted(snapshot.events.items()):
-        events, others = allocator_events(columns.frame(), device)
+        events = allocator_events(columns.frame(), device)
         found.append(events)
         failed.append(failed_allocations(events, blocks, device))
-        unknown |= set(others)
+        unknown |= columns.unknown
         damaged += columns.damaged
     frames = {"blocks": blocks}
     if found:
         frames |= {"allocator_events": pl.concat(found), "ooms": pl.concat(failed, how="diagonal_relaxed")}
     events = frames.get("allocator_events", pl.DataFrame(schema={"time": pl.Datetime("us", "UTC")}))
-    notes = [f"events of kinds that no rule knows: {', '.join(sorted(unknown))[:120]}"] if unknown else []
+    notes = [f"events of kinds that no rule knows: {', '.join(sorted(unknown))[:120]!r}"] if unknown else []
     if damaged:
         doubts = [*doubts, f"{damaged:,} events are none and are left out"]
     dated = not events["time"].drop_nulls().is_empty()

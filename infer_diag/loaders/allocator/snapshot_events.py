@@ -4,18 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-_ACTIONS = {
-    "alloc": "alloc",
-    "free_requested": "free_requested",
-    "free_completed": "free",
-    "segment_alloc": "segment_alloc",
-    "segment_free": "segment_free",
-    "segment_map": "segment_map",
-    "segment_unmap": "segment_unmap",
-    "oom": "oom",
-    "snapshot": "snapshot",
-    "workspace_snapshot": "snapshot",
-}
 _YEAR_2000_US, _YEAR_2100_US = 946_684_800_000_000, 4_102_444_800_000_000
 _SMALL_BYTES = 1 << 20
 _GRAIN_BYTES = 512
@@ -24,28 +12,29 @@ _GRAIN_BYTES = 512
 _SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
-def allocator_events(recorded: pl.DataFrame, device: int) -> tuple[pl.DataFrame, list[str]]:
-    """(rows of `schema.AllocatorEvents` without `source_id`, names of the actions that no rule knows).
+def allocator_events(recorded: pl.DataFrame, device: int) -> pl.DataFrame:
+    """Rows of `schema.AllocatorEvents` without `source_id` out of the columns of `EventColumns`.
 
-    A time that is no time since 1970 is null: early versions stamp with a counter of their own.
+    A time that is no time since 2000 is null: early versions stamp with a counter of their own.
     """
-    action = pl.col("action").replace_strict(_ACTIONS, default=None, return_dtype=pl.String)
-    known = recorded.with_columns(action.alias("_action"))
-    unknown = known.filter(pl.col("_action").is_null())["action"].drop_nulls().unique().sort().to_list()
-    of_segment, failed = pl.col("_action").str.starts_with("segment"), pl.col("_action") == "oom"
+    action = pl.col("action")
+    of_segment = pl.any_horizontal(action == name for name in _SIGNS)
+    failed, of_block = action == "oom", ~of_segment & (action != "snapshot")
     dated = pl.col("time_us").is_between(_YEAR_2000_US, _YEAR_2100_US)
-    events = known.filter(pl.col("_action").is_not_null()).select(
+    streams = recorded["stream"].unique()
+    # Nearly every program uses one stream; writing out its number once is enough then.
+    stream = pl.lit(streams[0], pl.UInt64) if len(streams) == 1 else pl.col("stream")
+    return recorded.select(
         pl.lit(0, pl.UInt32).alias("line"),
         pl.when(dated).then(pl.col("time_us").cast(pl.Datetime("us", "UTC"))).alias("time"),
-        pl.col("_action").alias("action"),
-        pl.lit(str(device)).alias("gpu"),
+        "action",
+        pl.lit(str(device)).cast(pl.Categorical).alias("gpu"),
         pl.when(~failed).then("addr").alias("address_id"),
-        pl.when(~of_segment & (pl.col("_action") != "snapshot")).then("size").alias("requested_bytes"),
+        pl.when(of_block).then("size").alias("requested_bytes"),
         pl.when(of_segment).then("size").alias("allocated_bytes"),
-        pl.when(failed).then("device_free").alias("device_free_bytes"),
-        pl.col("stream").cast(pl.String),
+        pl.col("device_free").alias("device_free_bytes"),
+        stream.cast(pl.String).cast(pl.Categorical).alias("stream"),
     )
-    return events, unknown
 
 
 def failed_allocations(events: pl.DataFrame, blocks: pl.DataFrame, device: int) -> pl.DataFrame:
@@ -60,7 +49,8 @@ def failed_allocations(events: pl.DataFrame, blocks: pl.DataFrame, device: int) 
     own = blocks.filter(pl.col("gpu") == str(device))
     action = pl.col("action")
     whole = pl.col("allocated_bytes").cast(pl.Int64, strict=False)
-    segment = action.replace_strict(_SIGNS, default=0, return_dtype=pl.Int64) * whole
+    sign = pl.sum_horizontal(pl.when(action == name).then(value).otherwise(0) for name, value in _SIGNS.items())
+    segment = sign * whole
     later = events.with_columns(
         _after(segment.fill_null(0)).alias("_reserved"),
         *(_after(change).alias(f"_allocated_{name}") for name, change in _changes("free_requested").items()),
