@@ -103,7 +103,8 @@ def _flush(engine: Engine, gathered: _Gathered) -> None:
     gathered.pending.clear()
     rows, damaged = observed(records, engine.rules)
     gathered.observations.append(rows)
-    gathered.configuration.append(engine.configured(records))
+    placed = records.select("line", "replica").unique("line", keep="first")
+    gathered.configuration.append(engine.configured(records).join(placed, on="line", how="left", maintain_order="left"))
     gathered.context.append(records.select("line", "time", "replica"))
     gathered.understood += rows["line"].n_unique()
     failed = ooms(records)
@@ -116,6 +117,7 @@ def _flush(engine: Engine, gathered: _Gathered) -> None:
 def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: Options) -> Recording:
     frames = {name: pl.concat(parts, how="diagonal_relaxed") for name, parts in gathered.serving.items()}
     frames |= {"observations": pl.concat(gathered.observations), "context": pl.concat(gathered.context)}
+    frames |= {"configuration": pl.concat(gathered.configuration, how="diagonal_relaxed")}
     frames = _told_apart(engine.whole(frames))
     if "requests" in frames:
         frames["requests"] = _per_request(frames["requests"], gathered.first_time)
@@ -124,8 +126,7 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     starts = start_frames(found, frames.pop("context"), serving, within=engine.starts_within)
     for name, frame in (*starts.items(), ("incidents", _cuts(reader))):
         frames[name] = pl.concat([frames[name], frame], how="diagonal_relaxed") if name in frames else frame
-    deployments = pl.concat(gathered.configuration, how="diagonal_relaxed")
-    frames["deployments"] = _per_start(deployments, starts.get("starts"), engine.name)
+    frames["deployments"] = _per_start(frames.pop("configuration"), starts.get("starts"), engine.name)
     reader.file.cut = reader.file.cut or bool(reader.cut_lines)
     wrap = reader.wrap
     return recorded(
@@ -197,14 +198,25 @@ def _cuts(reader: TextReader) -> pl.DataFrame:
 
 
 def _per_start(found: pl.DataFrame, starts: pl.DataFrame | None, engine: str) -> pl.DataFrame:
-    """One row per start: what its lines say of the configuration, the last word counting."""
+    """One row per start: what its lines, or those of its replica, say of the configuration; the last word counts."""
     if found.is_empty():
-        return found
+        return found.drop("replica", strict=False)
+    found = found.sort("line")
     if starts is not None and not starts.is_empty():
-        begins = starts.select("line", "start_id").sort("line").unique("line", keep="first", maintain_order=True)
-        found = found.sort("line").join_asof(begins.select("line", "start_id"), on="line")
+        begins = starts.select("line", "start_id", "replica").sort("line")
+        apart = begins["replica"].null_count() == 0
+        own = found.filter(pl.col("replica").is_not_null() & apart)
+        others = found.join(own, on="line", how="anti", maintain_order="left").drop("replica")
+        first = begins.unique("line", keep="first", maintain_order=True).drop("replica")
+        found = pl.concat(
+            [
+                own.join_asof(begins, on="line", by="replica", check_sortedness=False).drop("replica"),
+                others.join_asof(first, on="line"),
+            ],
+            how="diagonal_relaxed",
+        ).sort("line")
     else:
-        found = found.with_columns(pl.lit(None, pl.String).alias("start_id"))
+        found = found.drop("replica").with_columns(pl.lit(None, pl.String).alias("start_id"))
     values = [name for name in found.columns if name not in ("line", "start_id")]
     told = found.group_by("start_id", maintain_order=True).agg(
         pl.col("line").first(), *[pl.col(name).drop_nulls().last() for name in values]

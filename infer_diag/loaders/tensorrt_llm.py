@@ -96,7 +96,7 @@ def steps(rows: pl.DataFrame, *, prefill: pl.Expr, decode: pl.Expr, prompt: pl.E
         "time",
         pl.col("replica").cast(pl.Categorical),
         kind.cast(_KINDS).alias("kind"),
-        *[expr.fill_null(0).round().cast(pl.UInt32, strict=False).alias(name) for name, expr in counted.items()],
+        *[expr.round().cast(pl.UInt32, strict=False).alias(name) for name, expr in counted.items()],
         "duration_s",
     )
 

@@ -98,14 +98,15 @@ def _steps(rows: pl.DataFrame) -> pl.DataFrame:
     if rows.is_empty():
         return pl.DataFrame(schema={"line": pl.UInt32})
     counts = [
-        pl.col(name).cast(pl.UInt32) for name in ("prefill_count", "decode_count", "prefill_tokens", "decode_tokens")
+        pl.col(name).cast(pl.UInt32, strict=False)
+        for name in ("prefill_count", "decode_count", "prefill_tokens", "decode_tokens")
     ]
     read = rows.select(
         "line",
         "time",
         pl.col("replica").cast(pl.Categorical),
         *counts,
-        (pl.col("ms").cast(pl.Float64) / 1e3).alias("duration_s"),
+        (pl.col("ms").cast(pl.Float64, strict=False) / 1e3).alias("duration_s"),
     )
     prefill, decode = pl.col("prefill_count") > 0, pl.col("decode_count") > 0
     kind = (
@@ -203,8 +204,8 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
     begin = message.str.starts_with("Initializing a") | message.str.contains("version ", literal=True)
     told = message.str.contains_any([*CONFIGURATION, "args: Namespace("])
     rows = records.filter((begin | told).fill_null(False))
-    tensor = message.str.extract(r"tensor_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32)
-    pipeline = message.str.extract(r"pipeline_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32)
+    tensor = message.str.extract(r"tensor_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32, strict=False)
+    pipeline = message.str.extract(r"pipeline_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32, strict=False)
     is_config = message.str.starts_with("Initializing a")
     version = pl.coalesce(
         message.str.extract(r"^Initializing an? (?:V[01] )?LLM engine \(v([^)]+)\)"),
@@ -221,8 +222,10 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
         pl.when(is_config).then(tensor * pipeline.fill_null(1)).alias("gpu_count"),
         message.str.extract(r"\bquantization=(?:'|)([A-Za-z][\w-]*)").replace("None", None).alias("precision"),
         kv_tokens.alias("kv_cache_tokens"),
-        message.str.extract(r"max_num_seqs'?[=:] ?(\d+)").cast(pl.UInt32).alias("max_running_count"),
-        message.str.extract(r"max_num_batched_tokens'?[=:] ?(\d+)").cast(pl.UInt32).alias("max_batch_tokens"),
+        message.str.extract(r"max_num_seqs'?[=:] ?(\d+)").cast(pl.UInt32, strict=False).alias("max_running_count"),
+        message.str.extract(r"max_num_batched_tokens'?[=:] ?(\d+)")
+        .cast(pl.UInt32, strict=False)
+        .alias("max_batch_tokens"),
         redact.redacted(message.str.extract(r"^non-default args: (.+)$").str.slice(0, 2000)).alias("flags"),
     )
 

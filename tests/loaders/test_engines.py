@@ -190,3 +190,27 @@ def test_only_computed_endpoints_count_as_responses(tmp_path: Path) -> None:
     answered = read(tmp_path, lines).incidents.filter(kind="response")
     assert answered["fields"].to_list() == [f"POST {path} 200" for path in paths[:3]]
     assert answered["time"].null_count() == 0
+
+
+def test_a_number_beyond_its_column_costs_its_line_alone(tmp_path: Path) -> None:
+    step = "Iteration(1): 99999999999 context requests, 1 context tokens, 0 generation requests, 0 generation tokens, iteration elapsed time: 1.0 ms"
+    args = "non-default args: {'model': 'org/m', 'max_num_seqs': 99999999999}"
+    lines = [
+        *written.vllm_lines(),
+        f"INFO 03-14 09:30:00 [core.py:1] {step}",
+        f"INFO 03-14 09:30:00 [utils.py:1] {args}",
+    ]
+    recording = read(tmp_path, lines)
+    assert len(recording.engine_steps) == 1
+    assert recording.rejected["line"].to_list() == [len(lines) - 1]
+
+
+def test_each_pod_keeps_its_own_configuration(tmp_path: Path) -> None:
+    def pod(name: str, model: str) -> list[str]:
+        lines = [line.replace("org/some-8b", model) for line in written.vllm_lines(written.VLLM_START)]
+        return [f"[pod/{name}/server] {line}" for line in lines]
+
+    both = [line for pair in zip(pod("a", "org/one"), pod("b", "org/two"), strict=True) for line in pair]
+    recording = read(tmp_path, both)
+    told = recording.deployments.join(recording.starts.select("start_id", "replica"), on="start_id")
+    assert dict(told.select("replica", "model").rows()) == {"a/server": "org/one", "b/server": "org/two"}
