@@ -11,7 +11,7 @@ BEGIN, END = "<!-- formats: begin -->\n", "<!-- formats: end -->"
 
 
 def table() -> str:
-    """The formats as the README lists them; print it with `python tests/test_readme.py`."""
+    """The formats as the README lists them; `python tests/test_readme.py` writes them there."""
     rows = [f"| `{name}` | {about} |" for name, about in FORMATS.items()]
     return "\n".join(["| format | what is read |", "|---|---|", *rows, ""])
 

@@ -30,7 +30,10 @@ def loaded(notebook: Any) -> Any:
         ("%diag coldstart prod --", ["%diag coldstart prod --code", "%diag coldstart prod --start"]),
         ("%diag coldstart --start ", ["%diag coldstart --start start-1"]),
         ("%diag coldstart --start start-1 --c", ["%diag coldstart --start start-1 --code"]),
-        ("%diag load x.log --format sgl", ["%diag load x.log --format sglang"]),
+        (
+            "%diag load x.log --format sgl",
+            ["%diag load x.log --format sglang", "%diag load x.log --format sglang-bench"],
+        ),
         ("%diag load sample:captured/pl", ["%diag load sample:captured/plain"]),
     ],
 )

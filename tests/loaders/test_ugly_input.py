@@ -76,6 +76,8 @@ def test_a_mutated_log_is_read_or_refused(tmp_path: Path, name: str, seed: int) 
 @slow
 @given(text=st.text(max_size=400))
 @example(text="")
+@example(text="*")
+@example(text="^a$,b")
 @example(text="Loading safetensors checkpoint shards: 9% Completed | 9/3 [99:99<?, ?it/s]")
 @example(text="INFO 13-45 99:99:99 [x.py:1] Loading weights took 1.0 seconds")
 @example(text="INFO 01-02 03:04:05 [x.py:1] Loading weights took 1.2.3 seconds")

@@ -73,13 +73,19 @@ def _whole_rows(file: LogFile, options: Options) -> Iterator[bytes]:
         yield held
 
 
+def _is_pattern(name: str) -> bool:
+    return name == "*" or (name.startswith("^") and name.endswith("$"))
+
+
 def _header(data: bytes, separator: str) -> tuple[str, ...]:
     first = data.split(b"\n", 1)[0].decode("utf-8", "replace").rstrip("\r")
     try:
         names = next(csv.reader([first], delimiter=separator), [])
     except csv.Error:
         names = first.split(separator)
-    plain = [name.strip() for name in names]
+    stripped = [name.strip() for name in names]
+    # polars takes such names for patterns of names.
+    plain = [f"#{place}" if _is_pattern(name) else name for place, name in enumerate(stripped)]
     # Two columns of one name: the first one is meant, and the others must not take its place.
     return tuple(name if plain.index(name) == place else f"{name}#{place}" for place, name in enumerate(plain))
 
