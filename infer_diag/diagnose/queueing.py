@@ -85,10 +85,15 @@ def scheduler_stall(recording: Recording, stream: Stream) -> Finding | None:
     stalled = marked.filter(pl.col("stalled") | (pl.col("idle") & pl.col("stalled").shift(-1, fill_value=False)))
     if stalled.is_empty():
         return None
+    pool_known = stalled["kv_usage_ratio"].null_count() == 0
+    ruled_out = (
+        "That is neither saturation nor an idle server."
+        if pool_known
+        else "That is no idle server; whether the KV pool has room the log does not tell."
+    )
     sentence = (
         f"Requests wait ({spread(stalled['waiting_count'], format_count)}) in {len(stalled):,} "
-        f"samples{between(stalled)} while nothing runs{pool_use(stalled)}: the scheduler does not schedule. That is "
-        "neither saturation nor an idle server."
+        f"samples{between(stalled)} while nothing runs{pool_use(stalled)}: the scheduler does not schedule. {ruled_out}"
     )
     remedy = (
         "Look in the log before the first of these lines for a worker that died or hangs, an adapter or KV transfer "

@@ -261,6 +261,15 @@ def test_an_interval_that_produced_output_was_no_standstill() -> None:
     assert "scheduler_stall" not in found(recorded(rows))
 
 
+def test_a_stall_with_the_pool_unknown_rules_out_no_saturation() -> None:
+    rows = every(10, [(0, 12, 0.0), (0, 22, 0.0), (0, 30, 0.0)])
+    known = found(recorded(sampled(rows, output_tokens_per_s=0.0)))["scheduler_stall"]
+    unknown = found(recorded(sampled(rows, output_tokens_per_s=0.0, kv_usage_ratio=None)))["scheduler_stall"]
+    assert "neither saturation" in known.sentence
+    assert "saturation" not in unknown.sentence
+    assert "the log does not tell" in unknown.sentence
+
+
 def test_prefill_lines_show_work_by_being_there() -> None:
     rows = sampled(every(0.3, [(0, 30, 0.0), (0, 22, 0.02)]), kind="prefill", new_tokens=8192)
     assert "scheduler_stall" not in found(recorded(rows, engine="sglang"))
