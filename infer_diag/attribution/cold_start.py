@@ -13,7 +13,7 @@ from infer_diag.attribution.intervals import Span, seconds
 from infer_diag.attribution.load_progress import Bar, pace
 from infer_diag.attribution.phase_rows import PhaseRow, phase_rows
 from infer_diag.attribution.reconcile import Reconciled, reconciled
-from infer_diag.attribution.start_reading import StartReading, start_readings
+from infer_diag.attribution.start_reading import StartReading, located, start_readings
 from infer_diag.recording import Recording
 from infer_diag.results import StartPhases, StartSlices, StartSummary
 
@@ -95,8 +95,7 @@ def _phase_record(reading: StartReading, row: PhaseRow, whole: Span | None) -> d
         "upper_s": seconds(row.upper) if row.upper is not None else None,
         "status": row.status,
         "chosen": row.chosen,
-        "source_id": reading.source_id,
-        "lines": list(row.lines),
+        **_places(reading, row.lines),
     }
 
 
@@ -110,9 +109,23 @@ def _slice_record(reading: StartReading, one: Slice) -> dict[str, Any]:
         "before": one.before,
         "inside": one.inside,
         "reason": one.reason,
-        "source_id": reading.source_id,
-        "lines": list(one.lines),
+        **_places(reading, one.lines),
+        **_next_place(reading, one.lines),
     }
+
+
+def _places(reading: StartReading, numbers: Sequence[int]) -> dict[str, Any]:
+    """The source of the first of these lines and the lines that lie in it."""
+    found = [located(number, reading.source_id) for number in numbers]
+    source = found[0][0] if found else reading.source_id
+    return {"source_id": source, "lines": [line for of, line in found if of == source]}
+
+
+def _next_place(reading: StartReading, numbers: Sequence[int]) -> dict[str, Any]:
+    """The last of these lines where it lies in another source than the first one."""
+    found = [located(number, reading.source_id) for number in numbers]
+    other = found[-1] if found and found[-1][0] != found[0][0] else (None, None)
+    return {"next_source_id": other[0], "next_line": other[1]}
 
 
 def _summary_record(

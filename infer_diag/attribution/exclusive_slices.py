@@ -10,14 +10,17 @@ from infer_diag.attribution.intervals import Layer, Piece, Span, sweep, uncovere
 from infer_diag.attribution.occurrences import CONTAINERS, ORDER, Occurrence, lineage
 from infer_diag.attribution.phase_rows import PhaseRow
 from infer_diag.attribution.reconcile import Reconciled, Value
-from infer_diag.attribution.start_reading import StartReading
+from infer_diag.attribution.start_reading import ELSEWHERE, StartReading
 
 SLICE_LINES = 8
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One row of `StartSlices`, in microseconds; `begin` null where the place is unknown."""
+    """One row of `StartSlices`, in microseconds; `begin` null where the place is unknown.
+
+    The lines around a gap between two sources stand in the order of the gap's ends.
+    """
 
     begin: int | None
     length: int
@@ -194,7 +197,10 @@ def _slice(piece: Piece, whole: Span, edges: Sequence[_Edge], values: Reconciled
     fallback = (closing, reading.ready_line or reading.last_line)
     before, last = _name(edges, piece.end, "begins") or fallback
     reason = "cut" if _is_cut(reading, first, last) else "silent"
-    return Slice(begin, length, None, after, before, piece.enclosing, reason, tuple(sorted({first, last} - {0})))
+    lines = [line for line in (first, last) if line]
+    if len({line // ELSEWHERE for line in lines}) == 1:
+        lines = sorted(set(lines))
+    return Slice(begin, length, None, after, before, piece.enclosing, reason, tuple(lines))
 
 
 def _name(edges: Sequence[_Edge], moment: int, side: str) -> tuple[str, int] | None:
@@ -208,7 +214,10 @@ def _name(edges: Sequence[_Edge], moment: int, side: str) -> tuple[str, int] | N
 
 def _is_cut(reading: StartReading, first: int, last: int) -> bool:
     cuts = [event.line for event in reading.events if event.kind == "cut" and event.source_id == reading.source_id]
-    return any(min(first, last) < line < max(first, last) for line in cuts)
+    own = [line for line in (first, last) if line < ELSEWHERE]
+    if len(own) < 2:
+        return False
+    return any(min(own) < line < max(own) for line in cuts)
 
 
 def _lines_of(values: Reconciled, phase: str, span: Span) -> list[int]:

@@ -26,6 +26,11 @@ from infer_diag.attribution.occurrences import (
 from infer_diag.recording import Recording
 
 FINE_TICK = 1_000
+
+ELSEWHERE = 1 << 32
+"""Lines of a start's own source keep their numbers; those of source `n` are numbered from `(n + 1) * ELSEWHERE` on, so
+that one number tells both (`located`)."""
+
 OF_SERVING = ("response", "preemption", "in_use")
 """Incidents that tell nothing of a start; a long log has very many of them."""
 
@@ -87,8 +92,14 @@ class StartReading:
         return "unfinished" if self.running or self.running_bars else "unknown"
 
 
+def located(number: int, own: int) -> tuple[int, int]:
+    """(source, physical line) of a line's number in the reading of a start whose own source is `own`."""
+    source, line = divmod(number, ELSEWHERE)
+    return (source - 1 if source else own), line
+
+
 def start_readings(recording: Recording) -> list[StartReading]:
-    """Every start of the recording, in order."""
+    """Every start of the recording, in order; a start may be told of by several sources."""
     phases = _by_start(recording.phases, ("begin", "end"))
     progress = _by_start(recording.progress, ("time",))
     incidents = _by_start(_cuts_of_starts(recording), ("time",))
@@ -130,6 +141,8 @@ def _reading(
     progress_rows: list[dict[str, object]],
     incident_rows: list[dict[str, object]],
 ) -> StartReading:
+    for row in (*phase_rows, *progress_rows, *incident_rows):
+        row["line"] = _numbered(row, start["source_id"])
     several = len({row["replica"] for row in (*phase_rows, *progress_rows) if row["replica"] is not None}) > 1
     read = _annotated([mark(row, _worker(row, several)) for row in phase_rows])
     marks = _anchored(read, _stamps(start, incident_rows))
@@ -164,6 +177,11 @@ def _reading(
         running_bars=tuple(found for found in bars if not up and _is_running(found, marks, ended, parent)),
         events=events,
     )
+
+
+def _numbered(row: Mapping[str, object], own: object) -> int:
+    source, line = _whole(row["source_id"]) or 0, _whole(row["line"]) or 0
+    return line if source == own else (source + 1) * ELSEWHERE + line
 
 
 def _moments(start: Mapping[str, object], events: Sequence[Event], marks: Sequence[Mark]) -> list[int]:
@@ -227,9 +245,10 @@ def _floats(mark: Mark) -> bool:
 
 
 def _at_last_stamp(mark: Mark, known: Sequence[tuple[int, int, int]]) -> Mark:
-    above = [time for source, line, time in known if (source, line) <= (mark.source_id, mark.line)]
-    below = [time for source, line, time in known if (source, line) > (mark.source_id, mark.line)]
-    end = above[-1] if above else known[0][2]
+    beside = [(line, time) for source, line, time in known if source == mark.source_id]
+    above = [time for line, time in beside if line <= mark.line]
+    below = [time for line, time in beside if line > mark.line]
+    end = above[-1] if above else below[0] if below else known[0][2]
     # Where it fits between the stamps around its line, it lies there.
     room = above and below and end + (mark.length or 0) <= below[0]
     return Mark(**{**mark.__dict__, "end": end + (mark.length or 0) if room else end})
@@ -245,7 +264,7 @@ def _bars(rows: Sequence[Mapping[str, object]], several_replicas: bool) -> list[
 def _placed(bars: list[Bar], known: Sequence[tuple[int, int, int]], start: Mapping[str, object]) -> list[Bar]:
     last = _whole(start["last_time"])
     firsts = [(found.readings[0].source_id, found.readings[0].line) for found in bars]
-    above = [[time for source, line, time in known if (source, line) < first] for first in firsts]
+    above = [[time for source, line, time in known if source == of and line < first] for of, first in firsts]
     return [placed(found, times[-1] if times else None, last) for found, times in zip(bars, above, strict=True)]
 
 

@@ -133,7 +133,7 @@ def unlogged(view: StartView) -> Finding | None:
             f"({format_ratio(silent / whole)}): {where}. With so much unexplained the phases are not ranked."
         ),
         status="measured",
-        evidence=view.evidence(line for gap in gaps for line in gap["lines"]),
+        evidence=view.evidence_of(gaps),
         remedy=remedy("unlogged", view.engine),
     )
 
@@ -226,7 +226,7 @@ def causes(view: StartView) -> list[Finding]:
                 severity=view.severity(weight),
                 sentence=f"{view.name}{what} takes {length}.",
                 status=row["status"],
-                evidence=view.evidence(row["lines"]),
+                evidence=view.evidence_of([row]),
                 remedy=remedy(_cause(view, phase), view.engine),
                 saves=own,
             )

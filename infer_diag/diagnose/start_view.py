@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from infer_diag.attribution.occurrences import lineage
-from infer_diag.attribution.start_reading import StartReading, start_readings
+from infer_diag.attribution.start_reading import StartReading, located, start_readings
 from infer_diag.diagnose.finding import Severity
 from infer_diag.recording import Recording
 
@@ -79,10 +79,17 @@ class StartView:
         silent = [row for row in self.slices if row["reason"] == "silent"]
         return sorted(silent, key=lambda row: (-row["duration_s"], row["begin_s"] or 0.0))
 
-    def evidence(self, lines: Iterable[int]) -> tuple[str, ...]:
-        """`path:line` of lines of the start's source."""
-        places = sorted({line for line in lines if line})[:MOST_LINES]
-        return tuple(self.recording.evidence(self.reading.source_id, line) for line in places)
+    def evidence(self, lines: Iterable[int], source_id: int | None = None) -> tuple[str, ...]:
+        """`path:line` of lines, in the start's own source unless another one is named."""
+        own = self.reading.source_id
+        found = {located(line, own if source_id is None else source_id) for line in lines if line}
+        return tuple(self.recording.evidence(*place) for place in sorted(found)[:MOST_LINES])
+
+    def evidence_of(self, rows: Sequence[Row]) -> tuple[str, ...]:
+        """`path:line` of rows of `StartPhases` or `StartSlices`, whatever sources they come from."""
+        found = {(row["source_id"], line) for row in rows for line in row["lines"] if line}
+        found |= {(row["next_source_id"], row["next_line"]) for row in rows if row.get("next_source_id") is not None}
+        return tuple(self.recording.evidence(*place) for place in sorted(found)[:MOST_LINES])
 
     def severity(self, seconds: float) -> Severity:
         """How much so many seconds of this start weigh."""
