@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
-from infer_diag.loaders.exposition.answers import answered
+from infer_diag.loaders.exposition.answers import answered, gathered
 from infer_diag.loaders.exposition.devices import device_frames
 from infer_diag.loaders.exposition.engines import engine_frames
 from infer_diag.loaders.exposition.families import DCGM, EXPORTERS
@@ -37,10 +37,10 @@ def load(file: LogFile, *, options: Options) -> Recording:
 
 def _from_answer(file: LogFile, options: Options) -> Recording:
     read = document(file, options)
-    samples, series, notes = answered(read, file.label)
+    samples, series, notes = gathered([answered(read.value, file.label)])
     clocks = (Clock("inner", "epoch", zone="UTC"),) if not samples.is_empty() else ()
     rejected = pl.DataFrame(schema=CLAIMED)
-    return _recorded(file, options, samples, series, read.lines, rejected, clocks, tuple(notes))
+    return _recorded(file, options, samples, series, read.lines, rejected, clocks, notes)
 
 
 def _recorded(
