@@ -118,6 +118,52 @@ def list_samples() -> None:
         typer.echo(f"sample:{name:{width}}  {samples.about(name)}".rstrip())
 
 
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  infer-diag probe --list\n"
+    "  infer-diag probe weights --out probes/\n"
+    "  infer-diag probe all --out probes/"
+)
+def probe(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A probe, or all.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the recordings go.")] = Path("probes"),
+    show: Annotated[bool, typer.Option("--list", help="List the probes and end.")] = False,
+    model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A model's folder, for weights and pipeline.")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Repetitions, in place of the probe's own number.")] = None,
+    size_mib: Annotated[int | None, typer.Option(min=1, help="Scratch file of the weights probe, in MiB.")] = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Interpreter that has torch and transformers.")
+    ] = None,
+    cold: Annotated[bool, typer.Option("--cold", help="Empty the page cache of the pipeline's files first.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure this machine and write recordings that the other verbs and the notebooks read.
+
+    Exit status: 0 when something was measured, 2 when nothing could be.
+    """
+    from infer_diag.probes.registry import PROBES
+    from infer_diag.probes.run import run
+    from infer_diag.probes.settings import Settings
+
+    if show or name is None:
+        width = max(map(len, PROBES))
+        for each in PROBES.values():
+            typer.echo(f"{each.name:{width}}  {'GPU' if each.needs_gpu else '   '}  {each.about}")
+        return
+    size = None if size_mib is None else size_mib << 20
+    chosen = Settings(model=model, repeats=repeats, size_bytes=size, python=python, cold=cold)
+    ran = run(name, out, chosen, announce=lambda text: None if quiet else typer.echo(text, err=True))
+    for done in ran.done:
+        for sentence in done.result.sentences:
+            typer.echo(_CONTROL.sub("�", sentence))
+        for file in (done.path.name, *done.result.recordings):
+            typer.echo(f"written: {out / file}")
+    for refused, reason in ran.refused:
+        typer.echo(f"not measured: {refused}: {_CONTROL.sub('�', reason)}", err=True)
+
+
 def main() -> None:
     """Run the command line; what infer_diag raises on purpose becomes one line on standard error."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
