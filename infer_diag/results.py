@@ -79,7 +79,7 @@ class StartSlices(dy.Schema):
     source_id = dy.UInt32()
     lines = dy.List(dy.UInt32(), description="evidence: the phase's lines, or those around the gap")
     next_source_id = dy.UInt32(nullable=True, description="gap: source of the line after it, where it is another one")
-    next_line = dy.UInt32(nullable=True)
+    next_lines = dy.List(dy.UInt32(), nullable=True)
 
 
 class SampleStats(dy.Schema):

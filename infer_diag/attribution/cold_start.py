@@ -10,10 +10,11 @@ import polars as pl
 
 from infer_diag.attribution.exclusive_slices import Slice, envelope, silent_us, slices
 from infer_diag.attribution.intervals import Span, seconds
+from infer_diag.attribution.line_numbers import located
 from infer_diag.attribution.load_progress import Bar, pace
 from infer_diag.attribution.phase_rows import PhaseRow, phase_rows
 from infer_diag.attribution.reconcile import Reconciled, reconciled
-from infer_diag.attribution.start_reading import StartReading, located, start_readings
+from infer_diag.attribution.start_reading import StartReading, start_readings
 from infer_diag.recording import Recording
 from infer_diag.results import StartPhases, StartSlices, StartSummary
 
@@ -124,8 +125,9 @@ def _places(reading: StartReading, numbers: Sequence[int]) -> dict[str, Any]:
 def _next_place(reading: StartReading, numbers: Sequence[int]) -> dict[str, Any]:
     """The last of these lines where it lies in another source than the first one."""
     found = [located(number, reading.source_id) for number in numbers]
-    other = found[-1] if found and found[-1][0] != found[0][0] else (None, None)
-    return {"next_source_id": other[0], "next_line": other[1]}
+    if not found or found[-1][0] == found[0][0]:
+        return {"next_source_id": None, "next_lines": None}
+    return {"next_source_id": found[-1][0], "next_lines": [found[-1][1]]}
 
 
 def _summary_record(

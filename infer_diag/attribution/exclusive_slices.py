@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from infer_diag.attribution.intervals import Layer, Piece, Span, sweep, uncovered, union
+from infer_diag.attribution.line_numbers import ELSEWHERE
 from infer_diag.attribution.occurrences import CONTAINERS, ORDER, Occurrence, lineage
 from infer_diag.attribution.phase_rows import PhaseRow
 from infer_diag.attribution.reconcile import Reconciled, Value
-from infer_diag.attribution.start_reading import ELSEWHERE, StartReading
+from infer_diag.attribution.start_reading import StartReading
 
 SLICE_LINES = 8
 

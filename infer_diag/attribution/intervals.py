@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MICROSECONDS = 1_000_000
+FINE_TICK = 1_000
 
 
 class Span(NamedTuple):
@@ -120,3 +122,15 @@ def _owned(begin: int, end: int, layers: Sequence[Layer], cursors: list[int]) ->
     if owner is not None:
         return Piece(begin, end, layers[owner[2]].name, None)
     return Piece(begin, end, None, layers[container[2]].name if container is not None else None)
+
+
+def clock_tick(times: Sequence[int]) -> int:
+    """Microseconds between two ticks of the clock that made most of these stamps: one second, or a millisecond.
+
+    Stamps cut to whole seconds all have the same fraction; it need not be zero, so a shifted clock changes nothing.
+    """
+    distinct = set(times)
+    if len(distinct) < 2:
+        return MICROSECONDS
+    common = Counter(time % MICROSECONDS for time in distinct).most_common(1)[0][1]
+    return MICROSECONDS if 2 * common > len(distinct) else FINE_TICK

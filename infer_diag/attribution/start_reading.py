@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from infer_diag.attribution.intervals import MICROSECONDS, microseconds
+from infer_diag.attribution.intervals import clock_tick, microseconds
+from infer_diag.attribution.line_numbers import numbered
 from infer_diag.attribution.load_progress import Bar, bar, pace, placed
 from infer_diag.attribution.occurrences import (
     CONTAINERS,
@@ -24,12 +25,6 @@ from infer_diag.attribution.occurrences import (
     parents,
 )
 from infer_diag.recording import Recording
-
-FINE_TICK = 1_000
-
-ELSEWHERE = 1 << 32
-"""Lines of a start's own source keep their numbers; those of source `n` are numbered from `(n + 1) * ELSEWHERE` on, so
-that one number tells both (`located`)."""
 
 OF_SERVING = ("response", "preemption", "in_use")
 """Incidents that tell nothing of a start; a long log has very many of them."""
@@ -52,7 +47,7 @@ class Event:
 
 @dataclass(frozen=True)
 class StartReading:
-    """Everything that the lines of one start say, in microseconds since the epoch."""
+    """Everything that the lines of one start say, in microseconds since the epoch; lines are `line_numbers`."""
 
     start_id: str
     replica: str | None
@@ -92,12 +87,6 @@ class StartReading:
         return "unfinished" if self.running or self.running_bars else "unknown"
 
 
-def located(number: int, own: int) -> tuple[int, int]:
-    """(source, physical line) of a line's number in the reading of a start whose own source is `own`."""
-    source, line = divmod(number, ELSEWHERE)
-    return (source - 1 if source else own), line
-
-
 def start_readings(recording: Recording) -> list[StartReading]:
     """Every start of the recording, in order; a start may be told of by several sources."""
     phases = _by_start(recording.phases, ("begin", "end"))
@@ -105,6 +94,11 @@ def start_readings(recording: Recording) -> list[StartReading]:
     incidents = _by_start(_cuts_of_starts(recording), ("time",))
     times = ("first_time", "last_time", "acquire_time", "ready_time")
     rows = _in_microseconds(recording.starts, times).to_dicts()
+    own = {row["start_id"]: row["source_id"] for row in rows}
+    for found in (phases, progress, incidents):
+        for start, told in found.items():
+            for each in told:
+                each["line"] = numbered(each, own.get(start))
     return [
         _reading(
             row, phases.get(row["start_id"], []), progress.get(row["start_id"], []), incidents.get(row["start_id"], [])
@@ -141,8 +135,6 @@ def _reading(
     progress_rows: list[dict[str, object]],
     incident_rows: list[dict[str, object]],
 ) -> StartReading:
-    for row in (*phase_rows, *progress_rows, *incident_rows):
-        row["line"] = _numbered(row, start["source_id"])
     several = len({row["replica"] for row in (*phase_rows, *progress_rows) if row["replica"] is not None}) > 1
     read = _annotated([mark(row, _worker(row, several)) for row in phase_rows])
     marks = _anchored(read, _stamps(start, incident_rows))
@@ -179,28 +171,11 @@ def _reading(
     )
 
 
-def _numbered(row: Mapping[str, object], own: object) -> int:
-    source, line = _whole(row["source_id"]) or 0, _whole(row["line"]) or 0
-    return line if source == own else (source + 1) * ELSEWHERE + line
-
-
 def _moments(start: Mapping[str, object], events: Sequence[Event], marks: Sequence[Mark]) -> list[int]:
     """Every stamp of the start."""
     bounds = [_whole(start["first_time"]), _whole(start["last_time"]), *(event.time for event in events)]
     edges = [edge for one in marks for edge in (one.begin, one.end)]
     return [time for time in (*bounds, *edges) if time is not None]
-
-
-def clock_tick(times: Sequence[int]) -> int:
-    """Microseconds between two ticks of the clock that made most of these stamps: one second, or a millisecond.
-
-    Stamps cut to whole seconds all have the same fraction; it need not be zero, so a shifted clock changes nothing.
-    """
-    distinct = set(times)
-    if len(distinct) < 2:
-        return MICROSECONDS
-    common = Counter(time % MICROSECONDS for time in distinct).most_common(1)[0][1]
-    return MICROSECONDS if 2 * common > len(distinct) else FINE_TICK
 
 
 def _worker(row: Mapping[str, object], several_replicas: bool) -> str:

@@ -147,7 +147,7 @@ def _phase(recording: Recording, row: dict[str, Any]) -> dict[str, Any]:
 
 def _gap(recording: Recording, row: dict[str, Any]) -> dict[str, Any]:
     plain = {"after": row["after"], "before": row["before"], "seconds": row["duration_s"], "reason": row["reason"]}
-    after = [(row["next_source_id"], row["next_line"])] if row["next_source_id"] is not None else []
+    after = [(row["next_source_id"], line) for line in row["next_lines"] or []]
     return {**plain, "evidence": _evidence(recording, row) + [recording.evidence(*place) for place in after]}
 
 

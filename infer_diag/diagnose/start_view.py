@@ -8,8 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from infer_diag.attribution.line_numbers import located
 from infer_diag.attribution.occurrences import lineage
-from infer_diag.attribution.start_reading import StartReading, located, start_readings
+from infer_diag.attribution.start_reading import StartReading, start_readings
 from infer_diag.diagnose.finding import Severity
 from infer_diag.recording import Recording
 
@@ -88,7 +89,7 @@ class StartView:
     def evidence_of(self, rows: Sequence[Row]) -> tuple[str, ...]:
         """`path:line` of rows of `StartPhases` or `StartSlices`, whatever sources they come from."""
         found = {(row["source_id"], line) for row in rows for line in row["lines"] if line}
-        found |= {(row["next_source_id"], row["next_line"]) for row in rows if row.get("next_source_id") is not None}
+        found |= {(row["next_source_id"], line) for row in rows for line in row.get("next_lines") or []}
         return tuple(self.recording.evidence(*place) for place in sorted(found)[:MOST_LINES])
 
     def severity(self, seconds: float) -> Severity:

@@ -73,7 +73,7 @@ def pod_frames(events: pl.DataFrame) -> dict[str, pl.DataFrame]:
     number = 0
     for pod, rows in pods:
         begins = any(row["reason"] in BEGINNINGS for row in rows)
-        start = PodStart(number, pod, pod if len(pods) > 1 else None, rows)
+        start = PodStart(number, pod, pod, rows)
         incidents += trouble_rows(rows, start_id(number) if begins else None, start.replica)
         if not begins:
             continue
