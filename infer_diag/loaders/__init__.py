@@ -8,8 +8,11 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
+from infer_diag.loaders.exposition import server
+from infer_diag.loaders.exposition.address import address, is_address
+from infer_diag.loaders.exposition.moments import Moment
 from infer_diag.loaders.files import LogFile, find
-from infer_diag.loaders.joining import joined
+from infer_diag.loaders.joining import with_acquire_times
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.loki import in_order_of_time, placed
 from infer_diag.loaders.one_clock import aligned
@@ -28,17 +31,20 @@ def load(
     tz: str | None = None,
     strict: bool = False,
     columns: Mapping[str, str | tuple[str, str]] | None = None,
+    start: Moment = None,
+    end: Moment = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Recording:
     """One recording of the logs that the paths name; files among them that cannot be read are listed in `skipped`.
 
     Args:
-        paths: files, folders, globs, `sample:NAME` or fsspec URLs; compressed files are opened as they are.
+        paths: files (compressed ones too), folders, globs, `sample:NAME`, fsspec URLs, `prometheus+http://HOST:PORT`.
         format: name out of `FORMATS` to use instead of sniffing.
         year: year of stamps that print none.
         tz: time zone (IANA name) of stamps that name none.
         strict: raise at the first damaged line instead of keeping it in `rejected`.
         columns: for `format="table"`, our columns to the file's: `{"arrival_s": "start", "ttft_s": ("ttft", "ms")}`.
+        start, end: for a server, from when to when: datetimes, ISO text or `-2h`; by default the hour up to now.
         progress: called with (path, bytes read, bytes in all) as the reading goes on.
 
     Raises:
@@ -46,12 +52,9 @@ def load(
         UnknownNameError: there is no such format.
         LogFormatError: `strict` and a line is damaged.
     """
-    if not paths:
-        raise SourceError("no path was given", hint="give a file, a folder, a glob or sample:NAME")
-    _check(format, tz, columns)
-    options = Options(year, tz, strict, columns=columns)
-    recordings: list[Recording] = []
-    refused: list[tuple[str, SourceError]] = []
+    options = Options(year, tz, strict, columns=columns, start=start, end=end)
+    _check(paths, format, options)
+    recordings, refused = list[Recording](), list[tuple[str, SourceError]]()
     for file in find(paths):
         try:
             recordings.append(_read(file, format, options, progress))
@@ -60,7 +63,7 @@ def load(
     if not recordings:
         raise refused[0][1] if len(refused) == 1 else _none_read(paths, [error for _, error in refused])
     skipped = tuple(Skipped(label, error.message) for label, error in refused)
-    return joined(combine(aligned(recordings))).replace(skipped=skipped)
+    return with_acquire_times(combine(aligned(recordings))).replace(skipped=skipped)
 
 
 def _read(
@@ -69,6 +72,8 @@ def _read(
     options: Options,
     progress: Callable[[str, int, int], None] | None,
 ) -> Recording:
+    if is_address(file.path):
+        return server.load(file, options=replace(options, on_bytes=_counting(file, progress)))
     signatures = [(loader.name, loader.signature) for loader in LOADERS.values()]
     binary = by_magic(file.begin(), signatures)
     head = file.head() if binary is None else file.begin()
@@ -82,6 +87,18 @@ def _read(
     name = format or binary or sniffed(head, signatures)
     if name is None:
         raise _in_no_format(file, head)
+    options = replace(options, on_bytes=_counting(file, progress))
+    recording = placed(LOADERS[name].load(file, options=options), file)
+    if not recording.rows():
+        lines = recording.sources[0].lines
+        raise SourceError(
+            f"{file.label} looks like {name}, but none of its {lines} lines tells of a start or of serving",
+            hint="give the engine's log from its start, at its default log level",
+        )
+    return recording
+
+
+def _counting(file: LogFile, progress: Callable[[str, int, int], None] | None) -> Callable[[int], None]:
     done = 0
 
     def count(size: int) -> None:
@@ -90,14 +107,7 @@ def _read(
         if progress is not None:
             progress(file.label, done, file.size_bytes)
 
-    recording = placed(LOADERS[name].load(file, options=replace(options, on_bytes=count)), file)
-    if not recording.rows():
-        lines = recording.sources[0].lines
-        raise SourceError(
-            f"{file.label} looks like {name}, but none of its {lines} lines tells of a start or of serving",
-            hint="give the engine's log from its start, at its default log level",
-        )
-    return recording
+    return count
 
 
 def _in_no_format(file: LogFile, head: bytes) -> SourceError:
@@ -109,23 +119,30 @@ def _in_no_format(file: LogFile, head: bytes) -> SourceError:
     )
 
 
-def _check(format: str | None, tz: str | None, columns: Mapping[str, str | tuple[str, str]] | None) -> None:
+def _check(paths: tuple[str | Path, ...], format: str | None, options: Options) -> None:
+    if not paths:
+        raise SourceError("no path was given", hint="give a file, a folder, a glob or sample:NAME")
+    if (options.start or options.end) is not None and not any(is_address(path) for path in paths):
+        raise DiagError(
+            "start= and end= choose the time of what a server holds, and no path names one",
+            hint="diag.load('prometheus+http://host:9090', start='-2h'); a file is read whole",
+        )
     if format is not None and format not in LOADERS:
         raise UnknownNameError("format", format, FORMATS)
-    if (columns is not None) != (format == "table"):
+    if (options.columns is not None) != (format == "table"):
         raise DiagError(
             "columns= and format='table' belong together: the one says what the columns of the other mean",
             hint="diag.load(path, format='table', columns={'arrival_s': 'start', 'output_tokens': 'n_out'})",
         )
     try:
-        ZoneInfo("UTC" if tz is None else tz)
+        ZoneInfo("UTC" if options.tz is None else options.tz)
     except (KeyError, ValueError, OSError) as error:
         raise DiagError(
-            f"there is no time zone named {tz!r:.62}", hint="use an IANA name such as Asia/Shanghai"
+            f"there is no time zone named {options.tz!r:.62}", hint="use an IANA name such as Asia/Shanghai"
         ) from error
 
 
 def _none_read(paths: tuple[str | Path, ...], refused: list[SourceError]) -> SourceError:
     listed = "; ".join(error.message for error in refused[:3])
-    named = ", ".join(map(str, paths[:3]))
+    named = ", ".join(address(str(path)).label if is_address(path) else str(path) for path in paths[:3])
     return SourceError(f"nothing in {named} could be read: {listed}", hint="infer-diag formats lists what can be read")

@@ -18,6 +18,7 @@ import zstandard
 
 from infer_diag import samples
 from infer_diag.errors import SourceError
+from infer_diag.loaders.exposition.address import address, is_address
 
 CHUNK_BYTES = 32 << 20
 """Large enough to hide the cost of a chunk, small enough that a worst-case chunk fits several times in a GiB."""
@@ -184,7 +185,7 @@ def _open(path: str) -> IO[bytes]:
 
 
 def find(paths: tuple[str | Path, ...]) -> list[LogFile]:
-    """The files that the user's paths name: files, folders (searched deeply), globs, `sample:NAME`, fsspec URLs.
+    """What the user's paths name: files, folders (searched deeply), globs, `sample:NAME`, fsspec URLs, servers.
 
     Raises:
         SourceError: a path names nothing.
@@ -204,6 +205,8 @@ def _expand(given: str) -> list[tuple[str, str]]:
             if root.is_dir()
             else [(str(root), given)]
         )
+    if is_address(given):
+        return [(given, address(given).label)]
     if "://" in given:
         return [(url, url) for url in _expand_url(given)]
     path = Path(given).expanduser()

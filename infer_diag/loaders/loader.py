@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from infer_diag.loaders.files import LogFile
@@ -16,6 +17,7 @@ class Options:
     """How the user wants a file read; `on_bytes` is called with the size of each piece that was read.
 
     `columns`: for a table of the user's own, the source's column (or that and its unit) of each column of a frame.
+    `start` and `end`: for a server that is asked, between which times.
     """
 
     year: int | None = None
@@ -23,6 +25,8 @@ class Options:
     strict: bool = False
     on_bytes: Callable[[int], None] = lambda _: None
     columns: Mapping[str, str | tuple[str, str]] | None = None
+    start: datetime | str | None = None
+    end: datetime | str | None = None
 
 
 class Load(Protocol):

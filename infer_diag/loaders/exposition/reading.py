@@ -37,10 +37,20 @@ def load(file: LogFile, *, options: Options) -> Recording:
 
 def _from_answer(file: LogFile, options: Options) -> Recording:
     read = document(file, options)
-    samples, series, notes = gathered([answered(read.value, file.label)])
+    return answers_recorded(file, options, *gathered([answered(read.value, file.label)]), lines=read.lines)
+
+
+def answers_recorded(
+    file: LogFile,
+    options: Options,
+    samples: pl.DataFrame,
+    series: pl.DataFrame,
+    notes: tuple[str, ...],
+    lines: int = 0,
+) -> Recording:
+    """The recording of what `answers.gathered` returns."""
     clocks = (Clock("inner", "epoch", zone="UTC"),) if not samples.is_empty() else ()
-    rejected = pl.DataFrame(schema=CLAIMED)
-    return _recorded(file, options, samples, series, read.lines, rejected, clocks, notes)
+    return _recorded(file, options, samples, series, lines, pl.DataFrame(schema=CLAIMED), clocks, notes)
 
 
 def _recorded(
