@@ -12,7 +12,7 @@ from infer_diag.loaders.exposition import server
 from infer_diag.loaders.exposition.address import address, is_address
 from infer_diag.loaders.exposition.moments import Moment
 from infer_diag.loaders.files import LogFile, find
-from infer_diag.loaders.joining import with_acquire_times
+from infer_diag.loaders.joining import joined
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.loki import in_order_of_time, placed
 from infer_diag.loaders.one_clock import aligned
@@ -63,7 +63,7 @@ def load(
     if not recordings:
         raise refused[0][1] if len(refused) == 1 else _none_read(paths, [error for _, error in refused])
     skipped = tuple(Skipped(label, error.message) for label, error in refused)
-    return with_acquire_times(combine(aligned(recordings))).replace(skipped=skipped)
+    return joined(combine(aligned(recordings))).replace(skipped=skipped)
 
 
 def _read(
