@@ -20,8 +20,8 @@ from infer_diag import samples
 from infer_diag.errors import SourceError
 from infer_diag.loaders.exposition.address import address, is_address
 
-CHUNK_BYTES = 32 << 20
-"""Large enough to hide the cost of a chunk, small enough that a worst-case chunk fits several times in a GiB."""
+CHUNK_BYTES = 16 << 20
+"""Large enough to hide the cost of a chunk, small enough that memory is taken from the heap again and not mapped anew."""
 
 HASHED_BYTES = 256 << 20
 """Larger files carry no checksum: hashing them would cost a tenth of the whole read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.clock import FileClock
 from infer_diag.loaders.text.lines import Chunk, Wrap, wrapping
+from infer_diag.loaders.text.needles import Needles
 from infer_diag.loaders.text.records import ATTRIBUTES, records
 
 _CONTEXT_LINES = 5000
@@ -20,6 +22,10 @@ _CONTEXT_LINES = 5000
 
 _EDGE_LINES = 50
 """Lines at either end of such surroundings that are read; one of them will carry a stamp."""
+
+_BATCH_BYTES = 24 << 20
+_CHUNKS_HELD = 8
+"""So much text is taken apart together: each time costs some milliseconds, however little it is."""
 
 _UNSTAMPED_BEGIN = (
     r"(?:srv|slot|que|main) +[a-z_]+: |main: |[a-z0-9]+(?:_[a-z0-9]+)+ ?: |(?:prompt eval|eval|total) time +="
@@ -63,12 +69,10 @@ class TextFormat:
 
 @dataclass
 class Batch:
-    """The records of one chunk: `records` (thorough) and one frame per dense rule, all with `line` and `time`."""
+    """Records of one piece of a file: `records` (thorough) and a frame per dense rule, all with `line` and `time`."""
 
     records: pl.DataFrame
     dense: dict[str, pl.DataFrame]
-    first_line: int
-    line_count: int
 
     def rows(self, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataFrame]:
         """(all rows of a dense kind, whichever way they went; lines that it claims and cannot read)."""
@@ -107,34 +111,38 @@ class TextReader:
     cut_lines: list[int] = field(default_factory=list)
 
     def batches(self) -> Iterator[Batch]:
-        """Timed records, chunk after chunk."""
+        """Timed records, piece after piece; where few lines matter, those of several chunks go together."""
+        held: list[tuple[Chunk, pl.DataFrame]] = []
         for number, data in enumerate(self.file.chunks()):
             if number == 0:
                 self.wrap = _sniffed_wrap(data)
-            chunk = Chunk(data, self.lines + 1, self.wrap)
             self.on_bytes(len(data))
             self.ends_mid_line = not data.endswith(b"\n")
-            yield self._batch(chunk)
+            chunk = Chunk(data, self.lines + 1, self.wrap)
+            held.append((chunk, chunk.matching(self._needles.likely)))
             self.lines += chunk.line_count
+            if len(held) == _CHUNKS_HELD or sum(text.estimated_size() for _, text in held) >= _BATCH_BYTES:
+                yield self._batch(held)
+                held = []
+        if held:
+            yield self._batch(held)
 
-    def _batch(self, chunk: Chunk) -> Batch:
-        text = chunk.matching(self._pattern)
-        start = text.select(pl.col("text").str.contains(self._start_pattern)).to_series()
-        context = chunk.between(_start_regions(text["line"].to_numpy(), start.to_numpy(), chunk))
-        self.cut_lines += _cut_lines(pl.concat([text.filter(start), context]))
-        dense, heads, rest = self._divided(text.filter(~start))
-        thorough = pl.concat([rest, text.filter(start), context]).unique("line", keep="first").sort("line")
+    def _batch(self, held: list[tuple[Chunk, pl.DataFrame]]) -> Batch:
+        dense, heads, others = self._divided(pl.concat([text for _, text in held]))
+        told = self._needles.held(others)
+        start = told.filter("start")["line"]
+        lines = pl.concat([told["line"], *[rows["line"] for rows in dense.values()]]).sort()
+        context = pl.concat([chunk.between(_start_regions(lines, start, chunk)) for chunk, _ in held])
+        self.cut_lines += _cut_lines(pl.concat([told.filter("start").drop("start"), context]))
+        thorough = pl.concat([told.drop("start"), context]).unique("line", keep="first").sort("line")
         frames = {"": records(thorough)} | heads
         timed = {name: self.identify(frame) for name, frame in self.clock.timed(frames).items()}
-        return Batch(timed.pop(""), _attached(dense, timed), chunk.first_line, chunk.line_count)
+        return Batch(timed.pop(""), _attached(dense, timed))
 
-    @property
-    def _start_pattern(self) -> str:
-        return "|".join(map(re.escape, self.format.start_needles))
-
-    @property
-    def _pattern(self) -> str:
-        return "|".join(map(re.escape, (*self.format.start_needles, *self.format.serving_needles)))
+    @cached_property
+    def _needles(self) -> Needles:
+        common = tuple(rule.pattern for rule in self.format.dense)
+        return Needles(self.format.start_needles, self.format.serving_needles, common)
 
     def _divided(self, text: pl.DataFrame) -> tuple[dict[str, pl.DataFrame], dict[str, pl.DataFrame], pl.DataFrame]:
         """Dense rows by rule, their distinct heads by rule, and the lines that go the thorough way."""
@@ -161,10 +169,11 @@ def _dense(lines: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataF
     if rule.variable_tail:
         halves = halves.with_columns(pl.col("head").str.replace(f"{rule.variable_tail}$", ""))
     distinct = halves.select("head", "line").unique("head", keep="first", maintain_order=True)
-    peeled = prefixes.split_at_engine_stamp(distinct.with_columns(prefixes.clean(pl.col("head")).alias("text")))
-    plain = peeled.filter(
-        pl.col("message").str.contains(f"^(?:{rule.tag})?$") & ~pl.col("head").str.contains("\r", literal=True)
-    )
+    # With the needle as its message a head looks like a whole record, which takes the short way through the prefixes.
+    whole = prefixes.clean(pl.col("head") + rule.needle).alias("text")
+    peeled = prefixes.split_at_engine_stamp(distinct.with_columns(whole))
+    message = f"^(?:{rule.tag})?{re.escape(rule.needle.rstrip())}$"
+    plain = peeled.filter(pl.col("message").str.contains(message) & ~pl.col("head").str.contains("\r", literal=True))
     groups = pl.col("rest").str.extract_groups(prefixes.ascii_classes(rule.pattern))
     read = halves.with_columns(groups.alias("_g")).with_columns(pl.col("_g").struct.unnest()).drop("_g", "rest")
     fits = pl.col(_first_group(rule)).is_not_null() & pl.col("head").is_in(plain["head"].implode())
@@ -192,15 +201,20 @@ def _attached(dense: dict[str, pl.DataFrame], heads: dict[str, pl.DataFrame]) ->
     }
 
 
-def _start_regions(lines: np.ndarray, start: np.ndarray, chunk: Chunk) -> list[tuple[int, int]]:
-    """Line ranges around the start-up lines, up to the serving lines next to them."""
-    if not start.any():
+def _start_regions(told: pl.Series, start: pl.Series, chunk: Chunk) -> list[tuple[int, int]]:
+    """Line ranges of a chunk around its start-up lines, up to the serving lines next to them.
+
+    `told`: the numbers of all lines that tell something, `start`: those of start-up, both in ascending order.
+    """
+    first, last = chunk.first_line, chunk.first_line + chunk.line_count - 1
+    own = start.filter(start.is_between(first, last)).to_numpy().astype(np.int64)
+    if not len(own):
         return []
-    low = np.concatenate([[chunk.first_line - 1], lines[:-1]])
-    high = np.concatenate([lines[1:], [chunk.first_line + chunk.line_count]])
-    own = np.flatnonzero(start)
-    begins = np.maximum(low[own] + 1, lines[own].astype(np.int64) - _CONTEXT_LINES)
-    ends = np.minimum(high[own] - 1, lines[own].astype(np.int64) + _CONTEXT_LINES)
+    lines = told.filter(told.is_between(first, last)).to_numpy().astype(np.int64)
+    padded = np.concatenate([[first - 1], lines, [last + 1]])
+    at = np.searchsorted(lines, own) + 1
+    begins = np.maximum(padded[at - 1] + 1, own - _CONTEXT_LINES)
+    ends = np.minimum(padded[at + 1] - 1, own + _CONTEXT_LINES)
     merged: list[tuple[int, int]] = []
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
         if merged and begin <= merged[-1][1] + 1:
