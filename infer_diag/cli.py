@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -35,12 +35,20 @@ app = typer.Typer(
 )
 
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH...", help="Log files, folders, globs, or shipped samples (sample:NAME).")
+    list[str],
+    typer.Argument(
+        metavar="PATH...",
+        help="Log files, folders, globs, Prometheus servers (prometheus+http://HOST:PORT), samples (sample:NAME).",
+    ),
 ]
 Format = Annotated[str | None, typer.Option(help="Read every file as this format; see `infer-diag formats`.")]
 Year = Annotated[int | None, typer.Option(help="Year of stamps that print none.")]
 Zone = Annotated[str | None, typer.Option("--tz", help="Time zone of stamps that name none, such as Asia/Shanghai.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail at the first line that breaks the rules of its format.")]
+Start = Annotated[
+    str | None, typer.Option(metavar="TIME", help="For a Prometheus server: begin at this time, such as -2h (-1h).")
+]
+End = Annotated[str | None, typer.Option(metavar="TIME", help="For a Prometheus server: end at this time (now).")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the answer and errors.")]
 
 
@@ -58,6 +66,7 @@ def _options(
     "  infer-diag diagnose server.log\n"
     "  infer-diag diagnose logs/ --json\n"
     "  infer-diag diagnose pod.log.gz --year 2026 --tz Asia/Shanghai --html report.html\n"
+    "  infer-diag diagnose 'prometheus+http://prometheus:9090?match={job=\"vllm\"}' --start -2h\n"
     "  infer-diag diagnose sample:captured/two_starts"
 )
 def diagnose(
@@ -68,13 +77,15 @@ def diagnose(
     year: Year = None,
     tz: Zone = None,
     strict: Strict = False,
+    start: Start = None,
+    end: End = None,
     quiet: Quiet = False,
 ) -> None:
     """Say where the time goes, with the log lines behind every number.
 
     Exit status: 0 with or without findings, 2 when nothing in PATH could be read.
     """
-    diagnosis = _diagnosed(paths, format, year, tz, strict, quiet)
+    diagnosis = _diagnosed(paths, quiet, format=format, year=year, tz=tz, strict=strict, start=start, end=end)
     if html is not None:
         _write(diagnosis, html, quiet)
     if as_json:
@@ -93,10 +104,13 @@ def report(
     year: Year = None,
     tz: Zone = None,
     strict: Strict = False,
+    start: Start = None,
+    end: End = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the diagnosis as one HTML file that needs no network."""
-    _write(_diagnosed(paths, format, year, tz, strict, quiet), out, quiet)
+    diagnosis = _diagnosed(paths, quiet, format=format, year=year, tz=tz, strict=strict, start=start, end=end)
+    _write(diagnosis, out, quiet)
 
 
 @app.command()
@@ -182,14 +196,12 @@ def _fail(message: str) -> NoReturn:
     raise SystemExit(EXIT_UNREADABLE)
 
 
-def _diagnosed(
-    paths: list[str], format: str | None, year: int | None, tz: str | None, strict: bool, quiet: bool
-) -> Diagnosis:
+def _diagnosed(paths: list[str], quiet: bool, **options: Any) -> Diagnosis:
     from infer_diag.diagnose import diagnose as diagnose_recording
     from infer_diag.loaders import load
 
     progress = _show_progress if sys.stderr.isatty() and not quiet else None
-    return diagnose_recording(load(*paths, format=format, year=year, tz=tz, strict=strict, progress=progress))
+    return diagnose_recording(load(*paths, **options, progress=progress))
 
 
 def _show_progress(path: str, done: int, size: int) -> None:

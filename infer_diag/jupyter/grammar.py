@@ -52,13 +52,19 @@ def grammar(session: Session) -> argparse.ArgumentParser:
 
 
 def _load(parser: argparse.ArgumentParser) -> None:
-    path = parser.add_argument("path", metavar="PATH", nargs="+", help="files, folders, globs or sample:NAME")
+    path = parser.add_argument(
+        "path", metavar="PATH", nargs="+", help="files, folders, globs, prometheus+http://HOST:PORT or sample:NAME"
+    )
     _completed(path, _loadable)
     parser.add_argument("--as", dest="name", metavar="NAME", help="name of the recording (the file's stem)")
     form = parser.add_argument("--format", metavar="FORMAT", help="read every file as this format")
     _completed(form, lambda token: FORMATS)
     parser.add_argument("--year", metavar="YEAR", type=int, help="year of stamps that print none")
     parser.add_argument("--tz", metavar="ZONE", help="time zone of stamps that name none, such as Asia/Shanghai")
+    parser.add_argument(
+        "--start", metavar="TIME", help="for a Prometheus server: begin at this time, such as -2h (-1h)"
+    )
+    parser.add_argument("--end", metavar="TIME", help="for a Prometheus server: end at this time (now)")
     parser.add_argument("--strict", action="store_true", help="fail at the first damaged line")
 
 

@@ -66,6 +66,18 @@ class Magic:
 
 def _words(line: str) -> list[str]:
     try:
-        return list(arg_split(line, posix=os.name == "posix"))
+        words = list(arg_split(line, posix=os.name == "posix"))
     except ValueError as error:
         raise UsageError(f"{error} in {line.strip()[:80]!r}") from None
+    return _with_times(words)
+
+
+def _with_times(words: list[str]) -> list[str]:
+    """The words with `--start -2h` as one: argparse would take the time for an option."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in ("--start", "--end") and word.startswith("-") and word[1:2].isdigit():
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined

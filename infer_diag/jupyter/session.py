@@ -68,7 +68,9 @@ class Session:
 
     def name_for(self, paths: tuple[str, ...]) -> str:
         """A name for a recording of these paths: the first one's stem, numbered where other paths hold that name."""
-        stem = PurePath(paths[0].rstrip("/").removeprefix("sample:")).name.split(".")[0]
+        # Of an address only the host: what stands in front of it may be a password.
+        place = paths[0].rpartition("@")[2].partition("?")[0] if "://" in paths[0] else paths[0]
+        stem = PurePath(place.rstrip("/").removeprefix("sample:")).name.split(".")[0]
         base = re.sub(r"\W+", "_", stem).strip("_") or "recording"
         name, number = base, 1
         while name in self.loaded and self.loaded[name].paths != paths:

@@ -17,6 +17,7 @@ from infer_diag.recording import Source
 from infer_diag.report import report
 
 _IMPORT = "import infer_diag as diag"
+_LOAD_OPTIONS = ("format", "year", "tz", "start", "end")
 _SOURCE_COLUMNS = ("path", "format", "engine", "engine_version", "lines", "rejected_lines", "cut")
 
 
@@ -42,7 +43,8 @@ def usage(parser: argparse.ArgumentParser) -> str:
 def load_verb(session: Session, options: argparse.Namespace) -> Panel:
     """Load logs and keep the recording under a name."""
     paths = tuple(options.path)
-    recording = load(*paths, format=options.format, year=options.year, tz=options.tz, strict=options.strict)
+    chosen = {name: getattr(options, name) for name in _LOAD_OPTIONS}
+    recording = load(*paths, strict=options.strict, **chosen)
     name = options.name or session.name_for(paths)
     session.add(Loaded(name, recording, paths, _load_call(options)))
     return Panel(f"loaded as {name}", repr(recording), frame=sources_frame(recording.sources))
@@ -134,7 +136,7 @@ def _verbs(parser: argparse.ArgumentParser) -> tuple[str, ...]:
 
 def _load_call(options: argparse.Namespace) -> str:
     words = [repr(path) for path in options.path]
-    words += [f"{name}={value!r}" for name in ("format", "year", "tz") if (value := getattr(options, name)) is not None]
+    words += [f"{name}={value!r}" for name in _LOAD_OPTIONS if (value := getattr(options, name)) is not None]
     words += ["strict=True"] if options.strict else []
     return f"recording = diag.load({', '.join(words)})"
 
