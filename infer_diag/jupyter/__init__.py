@@ -1,9 +1,10 @@
-"""The notebook face: one magic, `%diag`, whose verbs are a few lines each over the Python surface."""
+"""The notebook face: one magic, `%diag`, whose verbs are a few lines each over the Python surface; `%%diag probe`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infer_diag.jupyter.cells import cell_function
 from infer_diag.jupyter.completion import Matcher
 from infer_diag.jupyter.grammar import grammar
 from infer_diag.jupyter.magic import Magic
@@ -20,16 +21,18 @@ MAGIC = "diag"
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register `%diag` and its completion."""
+    """Register `%diag`, `%%diag` and their completion."""
     unload(shell)
     session = Session(shell.user_ns)
     parser = grammar(session)
     shell.register_magic_function(Magic(parser, session).function(), "line", MAGIC)
+    shell.register_magic_function(cell_function(shell, session), "cell", MAGIC)
     shell.Completer.custom_matchers.append(Matcher(parser))
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Take `%diag` and its completion away; the recordings that it held go with it."""
-    shell.magics_manager.magics["line"].pop(MAGIC, None)
+    """Take `%diag`, `%%diag` and their completion away; the recordings that it held go with it."""
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop(MAGIC, None)
     matchers = shell.Completer.custom_matchers
     matchers[:] = [matcher for matcher in matchers if not isinstance(matcher, Matcher)]
