@@ -22,6 +22,7 @@ MANY_POINTS = 20_000
 
 COLOURS = {
     "schedule": "#eadfa5",
+    "volume_mount": "#b5a642",
     "image_pull_queue": "#e3d58d",
     "image_pull": "#ddcc77",
     "container_start": "#c9b65a",

@@ -27,6 +27,7 @@ STARTS_TOLD = 3
 
 CAUSES: dict[str, str] = {
     "schedule": "Placing the pod on a node",
+    "volume_mount": "Attaching and mounting the volumes",
     "image_pull": "Pulling the image",
     "container_start": "Starting the container",
     "device_init": "Joining the workers and opening the devices",

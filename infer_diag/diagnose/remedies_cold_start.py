@@ -30,6 +30,12 @@ _REMEDIES: dict[str, dict[str, str]] = {
             "are taken, free one or add a node"
         ),
     },
+    "volume_mount": {
+        "": (
+            "keep the volume where the pod goes: one that is detached from another node first takes minutes, and "
+            "`fsGroup` without `fsGroupChangePolicy: OnRootMismatch` walks through all of its files"
+        ),
+    },
     "image_pull": {
         "": (
             "have the image on the node before the pod comes (a DaemonSet that pulls it, or a node image that holds "

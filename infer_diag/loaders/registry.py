@@ -19,6 +19,7 @@ from infer_diag.loaders.allocator import LOADERS as ALLOCATOR
 from infer_diag.loaders.exposition import reading as exposition
 from infer_diag.loaders.gpu_tables import monitors, query_csv
 from infer_diag.loaders.gpu_traces import LOADERS as GPU_TRACES
+from infer_diag.loaders.kubernetes import node_logs
 from infer_diag.loaders.kubernetes import reading as kubernetes
 from infer_diag.loaders.request_traces.registry import LOADERS as REQUEST_TRACES
 
@@ -36,6 +37,7 @@ LOADERS = {
         triton.LOADER,
         triton_statistics.LOADER,
         kubernetes.LOADER,
+        node_logs.LOADER,
         *exposition.LOADERS,
         monitors.DCGMI,
         monitors.NVIDIA_SMI_MONITOR,

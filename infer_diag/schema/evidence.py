@@ -6,6 +6,7 @@ import dataframely as dy
 
 PHASES = (
     "schedule",
+    "volume_mount",
     "image_pull_queue",
     "image_pull",
     "container_start",

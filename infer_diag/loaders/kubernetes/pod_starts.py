@@ -19,6 +19,10 @@ ORDER = (
     "NotTriggerScaleUp",
     "TriggeredScaleUp",
     "Scheduled",
+    "mounting",
+    "SuccessfulAttachVolume",
+    "mounted",
+    "sandbox",
     "Pulling",
     "Pulled",
     "Created",
@@ -26,7 +30,7 @@ ORDER = (
     "running",
     "ready",
 )
-"""Reasons of a start in the order in which they happen; those in lower case come from a pod's own stamps."""
+"""Reasons of a start in the order in which they happen; pods' own stamps and nodes' logs give those in lower case."""
 
 BEGINNINGS = frozenset(ORDER)
 """A pod of which none of these is told has no start in the log."""
@@ -79,6 +83,7 @@ def pod_frames(events: pl.DataFrame) -> dict[str, pl.DataFrame]:
             continue
         number += 1
         _placing(start)
+        _mounting(start)
         _pulling(start)
         _starting(start)
         starts.append(_start(start))
@@ -132,9 +137,28 @@ def _placing(start: PodStart) -> None:
         _between(start, "schedule", asked, placed)
 
 
+def _mounting(start: PodStart) -> None:
+    """Volumes: from the first that is asked for (by events: from the pod's place) to the last before anything runs."""
+    runs = start.first("sandbox", "Pulling", "Pulled", "Started", "running")
+    limit = runs["first_us"] if runs is not None else None
+    ready = [
+        event
+        for event in start.all("mounted", "SuccessfulAttachVolume")
+        if event["first_us"] is not None and (limit is None or event["first_us"] <= limit)
+    ]
+    begin = start.first("mounting") or start.first("Scheduled")
+    if ready and begin is not None:
+        _between(start, "volume_mount", begin, ready[-1])
+
+
 def _pulling(start: PodStart) -> None:
     done = start.all("Pulled")
     images = {event["image"] for event in done if event["pull_s"] is not None}
+    for begin in start.all("Pulling"):
+        pulled = next((event for event in done if event["image"] == begin["image"] and _is_pull(event)), None)
+        if pulled is not None and begin["image"] not in images:
+            images.add(begin["image"])
+            _between(start, "image_pull", begin, pulled)
     for event in done:
         if event["pull_s"] is None:
             continue
@@ -150,6 +174,10 @@ def _pulling(start: PodStart) -> None:
         if event["image"] not in images:
             lower = event["age_s"] if start.events[-1] is event else None
             start.add("image_pull", event, begin_us=event["first_us"], lower_s=lower)
+
+
+def _is_pull(event: Row) -> bool:
+    return str(event["message"]).startswith("Successfully pulled")
 
 
 def _starting(start: PodStart) -> None:
