@@ -133,7 +133,7 @@ def request_count(recording: Recording) -> int | None:
 def _servers(recording: Recording) -> set[int]:
     """Sources that tell of an engine beside its requests; a client's record, or a trace, holds nothing else."""
     frames = ("starts", "incidents", "engine_samples", "engine_steps", "request_timings")
-    return set(pl.concat([getattr(recording, name).select("source_id") for name in frames])["source_id"])
+    return set(pl.concat([getattr(recording, name)["source_id"].unique() for name in frames]))
 
 
 def request_shares(recording: Recording) -> dict[str, float | None]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import dataframely as dy
+import msgspec
 
 from infer_diag.attribution.cold_start import start_frames
 from infer_diag.attribution.serving import Serving, serving
@@ -51,7 +51,7 @@ class Diagnosis:
 
     def to_json(self) -> str:
         """The document of the JSON contract, indented, the same bytes for the same logs."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        return msgspec.json.format(msgspec.json.encode(self.to_dict()), indent=2).decode()
 
     def text(self) -> str:
         """At most 12 lines: sources, starts, serving, the findings that weigh most."""

@@ -48,10 +48,12 @@ def starts(recording: Recording, cold_start: ColdStart) -> list[dict[str, Any]]:
     Frames in: StartSummary, StartPhases, StartSlices.
     """
     phases = cold_start.phases.with_columns(pl.col("phase", "inside", "status").cast(pl.String))
-    slices = cold_start.slices.with_columns(pl.col("reason").cast(pl.String))
+    slices = cold_start.slices.with_columns(pl.col("reason").cast(pl.String)).filter(pl.col("phase").is_null())
+    told, gaps = (frame.partition_by("start_id", as_dict=True) for frame in (phases, slices))
     return [
-        _start(recording, row, phases.filter(start_id=row["start_id"]), slices.filter(start_id=row["start_id"]))
+        _start(recording, row, told.get(key, phases.clear()), gaps.get(key, slices.clear()))
         for row in sorted(cold_start.summary.iter_rows(named=True), key=lambda row: _number(row["start_id"]))
+        for key in [(row["start_id"],)]
     ]
 
 
@@ -107,29 +109,31 @@ def _iso(time: datetime | None, dated: bool, zoned: bool) -> str | None:
     return time.isoformat() if zoned else time.replace(tzinfo=None).isoformat()
 
 
-def _start(recording: Recording, row: dict[str, Any], phases: pl.DataFrame, slices: pl.DataFrame) -> dict[str, Any]:
-    gaps = slices.filter(pl.col("phase").is_null()).sort("begin_s", maintain_order=True, nulls_last=True)
+def _start(recording: Recording, row: dict[str, Any], phases: pl.DataFrame, gaps: pl.DataFrame) -> dict[str, Any]:
+    in_order = _in_order(phases)
+    chosen = [phase for phase in in_order if phase["chosen"]]
+    ranks = sorted({phase["rank"] for phase in in_order if phase["rank"] is not None}, key=_number)
     return {
         "start_id": row["start_id"],
         "replica": row["replica"],
         "outcome": row["outcome"],
         "span_s": row["span_s"],
         "hold_s": row["hold_s"],
-        "phases_s": _by_phase(phases.filter(pl.col("rank").is_null() & pl.col("chosen"))),
-        "by_rank_s": {
-            rank: _by_phase(phases.filter(pl.col("chosen") & (pl.col("rank") == rank)))
-            for rank in sorted(phases["rank"].drop_nulls().unique(), key=_number)
-        },
-        "phases": [_phase(recording, phase) for phase in _in_order(phases)],
-        "gaps": [_gap(recording, gap) for gap in gaps.iter_rows(named=True)],
+        "phases_s": _by_phase(chosen, None),
+        "by_rank_s": {rank: _by_phase(chosen, rank) for rank in ranks},
+        "phases": [_phase(recording, phase) for phase in in_order],
+        "gaps": [
+            _gap(recording, gap)
+            for gap in gaps.sort("begin_s", maintain_order=True, nulls_last=True).iter_rows(named=True)
+        ],
         "unlogged_s": row["unlogged_s"],
         "caches": {name: row[f"{name}_cache"] for name in ("compile", "engine", "weights")},
         "progress": None if row["done_count"] is None else _progress(row),
     }
 
 
-def _by_phase(phases: pl.DataFrame) -> dict[str, float | None]:
-    return {row["phase"]: row["duration_s"] for row in _in_order(phases)}
+def _by_phase(phases: list[dict[str, Any]], rank: str | None) -> dict[str, float | None]:
+    return {row["phase"]: row["duration_s"] for row in phases if row["rank"] == rank}
 
 
 def _in_order(phases: pl.DataFrame) -> list[dict[str, Any]]:

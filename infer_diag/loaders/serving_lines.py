@@ -36,10 +36,14 @@ class ServingLines:
             self._known[replica] = merged
         return self._known[replica]
 
-    def between(self, replica: str | None, first: int, last: int) -> bool:
-        """Whether a line of the replica lies in [first, last]."""
-        low, high = np.searchsorted(self.of(replica), [first, last + 1])
-        return bool(high > low)
+    def counts_before(self, replica: str | None, lines: np.ndarray) -> list[int]:
+        """For each line how many of the replica's stand before it: two lines with the same count have none between."""
+        counts: list[int] = np.searchsorted(self.of(replica), lines).tolist()
+        return counts
+
+    def count(self, replica: str | None) -> int:
+        """How many lines the replica has."""
+        return len(self.of(replica))
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:

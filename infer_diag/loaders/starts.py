@@ -25,7 +25,10 @@ Row = dict[str, Any]
 
 @dataclass
 class Start:
-    """One start while it is put together; rows are observations in the order of the log."""
+    """One start while it is put together; rows are observations in the order of the log.
+
+    `served_through`: how many serving lines of its replica the file holds up to its last row.
+    """
 
     replica: str | None
     rows: list[Row] = field(default_factory=list)
@@ -33,6 +36,7 @@ class Start:
     closed: bool = False
     failed: bool = False
     loaded: bool = False
+    served_through: int = 0
     closed_time: datetime | None = None
     pids: dict[str, str] = field(default_factory=dict)
     sized: set[tuple[str | None, str | None]] = field(default_factory=set)
@@ -80,12 +84,16 @@ def segmented(observations: pl.DataFrame, serving: ServingLines) -> list[Start]:
     """
     replicas = [name for name in observations["replica"].unique(maintain_order=True).to_list() if name is not None]
     names: list[str | None] = list(replicas) if len(replicas) > 1 else [None]
+    lines = observations["line"].to_numpy().astype(np.int64)
+    before = {name: serving.counts_before(name, lines) for name in names}
+    through = {name: serving.counts_before(name, lines + 1) for name in names}
+    spoken_for = {place: _spoken_for(place, names) for place in observations["replica"].unique()}
     open_starts: dict[str | None, Start] = {}
     starts: list[Start] = []
-    for row in observations.iter_rows(named=True):
-        for name in _spoken_for(row["replica"], names):
+    for number, row in enumerate(observations.to_dicts()):
+        for name in spoken_for[row["replica"]]:
             current = open_starts.get(name)
-            if current is not None and serving.between(name, current.rows[-1]["line"] + 1, row["line"] - 1):
+            if current is not None and before[name][number] > current.served_through:
                 current.served = current.closed = True
             if current is None or current.ends_before(row):
                 if row["kind"] in _BEFORE_START and row["edge"] != "verdict":
@@ -93,8 +101,9 @@ def segmented(observations: pl.DataFrame, serving: ServingLines) -> list[Start]:
                 current = open_starts[name] = Start(name)
                 starts.append(current)
             current.add(row)
+            current.served_through = through[name][number]
     for name, current in open_starts.items():
-        if serving.between(name, current.rows[-1]["line"] + 1, _END):
+        if serving.count(name) > current.served_through:
             current.served = current.closed = True
     return [start for start in starts if start.loaded or any(_announces(row) for row in start.rows)]
 
@@ -163,7 +172,8 @@ def start_frames(
     if not starts:
         return {}
     regions = _regions(starts, serving, within)
-    rows = pl.concat([_rows(start, number) for number, start in enumerate(starts)])
+    rows = _rows(starts)
+    context = context.sort("line", maintain_order=True)
     table = pl.DataFrame(
         [
             _summary(start, region, number, context)
@@ -191,10 +201,13 @@ _STARTS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def _rows(start: Start, number: int) -> pl.DataFrame:
-    frame = pl.DataFrame(start.rows, schema=_OBSERVATION, orient="row")
+def _rows(starts: list[Start]) -> pl.DataFrame:
+    """All observations, each with the start and the replica that it counts for."""
+    frame = pl.DataFrame([row for start in starts for row in start.rows], schema=_OBSERVATION, orient="row")
+    counts = [len(start.rows) for start in starts]
     return frame.with_columns(
-        pl.lit(start_id(number)).alias("start_id"), pl.lit(start.replica, pl.String).alias("replica")
+        pl.Series("start_id", [start_id(number) for number, count in enumerate(counts) for _ in range(count)]),
+        pl.Series("replica", [start.replica for start in starts for _ in start.rows], dtype=pl.String),
     )
 
 
@@ -222,10 +235,11 @@ _OBSERVATION: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 def _summary(start: Start, region: _Region, number: int, context: pl.DataFrame) -> Row:
-    mine = pl.col("line").is_between(region.first, region.last)
+    low = cast(int, context["line"].search_sorted(region.first))
+    high = cast(int, context["line"].search_sorted(region.last, side="right"))
+    stamped = context[low:high].drop_nulls("time")
     if start.replica is not None:
-        mine &= pl.col("replica").is_null() | (pl.col("replica") == start.replica)
-    stamped = context.filter(mine & pl.col("time").is_not_null())
+        stamped = stamped.filter(pl.col("replica").is_null() | (pl.col("replica") == start.replica))
     ready = next((row for row in reversed(start.rows) if row["kind"] == "ready"), None)
     failed = next((row for row in start.rows if row["kind"] == "failed"), None)
     if failed is None and ready is None and not start.served:
@@ -237,7 +251,7 @@ def _summary(start: Start, region: _Region, number: int, context: pl.DataFrame) 
         "line": region.first,
         "start_id": start_id(number),
         "replica": start.replica,
-        "last_line": min(region.last, cast(int, context["line"].max()) if len(context) else start.rows[-1]["line"]),
+        "last_line": min(region.last, context["line"][-1] if len(context) else start.rows[-1]["line"]),
         "first_time": stamped["time"].min(),
         "last_time": stamped["time"].max(),
         "acquire_time": None,
