@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.optimize  # type: ignore[import-untyped]
 
+from infer_diag.simulators.serving.step_time import StepTime
+
 Floats = npt.NDArray[np.float64]
 
 LEAST_LEVELS = 8
@@ -62,28 +64,21 @@ class LinearSteps:
 
 @dataclass(frozen=True)
 class RooflineSteps:
-    """The least time that memory and arithmetic allow: max(bytes moved / bandwidth, 2·parameters·b / rate).
+    """The time that published constants allow, as the simulators model it.
 
-    The ideal without a latency limit: a ratio to it is always large. `bandwidth` and `flops` are best those measured
-    on such a device, not its data sheet.
+    It knows no latency limit and no overhead that is not modelled: a ratio to it is always large and says little alone.
     """
 
-    weight_bytes: float
-    kv_token_bytes: float
-    active_parameters: float
-    bandwidth_bytes_per_s: float
-    flops_per_s: float
+    modelled: StepTime
 
     def step_s(self, batch: Floats, context_tokens: float) -> Floats:
-        """max[(W + b·L·k)/BW, 2·P·b/FLOPs]."""
-        moved = (self.weight_bytes + batch * context_tokens * self.kv_token_bytes) / self.bandwidth_bytes_per_s
-        found: Floats = np.maximum(moved, 2 * self.active_parameters * batch / self.flops_per_s)
-        return found
+        """host + max(bytes moved / bandwidth, operations / throughput)."""
+        return self.modelled.decode_s(batch, context_tokens)
 
     @property
     def prefill_token_s(self) -> float:
-        """2·P/FLOPs."""
-        return 2 * self.active_parameters / self.flops_per_s
+        """2 · parameters / throughput."""
+        return self.modelled.per_prefill_token_s
 
 
 def terms(
