@@ -14,7 +14,7 @@ from infer_diag.loaders.observations import BAR, StartRule
 from infer_diag.loaders.sglang_troubles import GAVE_UP, WATCHDOG, WEB_SERVER_UP, with_watchdog, without_failed_warmup
 from infer_diag.loaders.sniff import Signature
 from infer_diag.loaders.text import prefixes
-from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
+from infer_diag.loaders.text.reader import Batch, TextFormat
 from infer_diag.loaders.vllm import RESPONSES, answered
 
 _ELAPSED = r"(?:(?:Time )?elapsed[:=] ?(?P<seconds>[0-9.]+) ?s\b)?"
@@ -248,7 +248,7 @@ ENGINE = Engine(
     text=TextFormat(
         start_needles=tuple(sorted({rule.claim for rule in RULES} | {"max_total_num_tokens="})),
         serving_needles=("Prefill batch", "Decode batch", '"POST ', "#retracted_reqs"),
-        dense=(DenseRule("response", RESPONSES.needle, RESPONSES.pattern, variable_tail=RESPONSES.variable_tail),),
+        dense=(RESPONSES,),
     ),
     rules=RULES,
     identify=identify,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -235,8 +235,8 @@ _OBSERVATION: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 def _summary(start: Start, region: _Region, number: int, context: pl.DataFrame) -> Row:
-    low = cast(int, context["line"].search_sorted(region.first))
-    high = cast(int, context["line"].search_sorted(region.last, side="right"))
+    low = context["line"].search_sorted(region.first)
+    high = context["line"].search_sorted(region.last, side="right")
     stamped = context[low:high].drop_nulls("time")
     if start.replica is not None:
         stamped = stamped.filter(pl.col("replica").is_null() | (pl.col("replica") == start.replica))

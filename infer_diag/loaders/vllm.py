@@ -49,6 +49,7 @@ RESPONSES = DenseRule(
     '"POST ',
     r'^(?P<path>\S+) HTTP/[0-9.]+" (?P<status>[0-9]{3})\b',
     variable_tail=r"\S+ - ",
+    repeats=True,
 )
 _FINISHED = r"^Finished request (?P<request_id>\S+?)\.?$"
 _AT_WORK = r"^(?:Processed prompts: *[1-9]|Sleep mode freed |It took [0-9.]+ seconds to (?:fall asleep|wake up))"

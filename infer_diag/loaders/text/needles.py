@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 
 import polars as pl
@@ -31,16 +32,16 @@ class Needles:
     @cached_property
     def likely(self) -> str:
         """A pattern that all lines match that hold a literal, and few others."""
-        return _alternatives([*shared_parts(self._start, self._common), *self._serving])
+        return any_of([*shared_parts(self._start, self._common), *self._serving])
 
     def held(self, lines: pl.DataFrame) -> pl.DataFrame:
         """The lines that do hold a literal, with `start`: whether it is one of start-up."""
         start = lines["text"].str.contains(self._of_start).alias("start")
-        return lines.with_columns(start).filter(start | lines["text"].str.contains(_alternatives(self._serving)))
+        return lines.with_columns(start).filter(start | lines["text"].str.contains(any_of(self._serving)))
 
     @cached_property
     def _of_start(self) -> str:
-        return _alternatives(self._start)
+        return any_of(self._start)
 
 
 def shared_parts(literals: tuple[str, ...], common: tuple[str, ...]) -> list[str]:
@@ -65,5 +66,6 @@ def shared_parts(literals: tuple[str, ...], common: tuple[str, ...]) -> list[str
     return [*chosen, *sorted(left)]
 
 
-def _alternatives(literals: tuple[str, ...] | list[str]) -> str:
+def any_of(literals: Iterable[str]) -> str:
+    """A pattern of the literals, the first in a text counts."""
     return "|".join(map(re.escape, literals)) or _NEVER

@@ -14,7 +14,7 @@ from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.clock import FileClock
 from infer_diag.loaders.text.lines import Chunk, Wrap, wrapping
-from infer_diag.loaders.text.needles import Needles
+from infer_diag.loaders.text.needles import Needles, any_of
 from infer_diag.loaders.text.records import ATTRIBUTES, records
 
 _CONTEXT_LINES = 5000
@@ -56,6 +56,8 @@ class DenseRule:
     """What may stand between the prefixes and the needle, as a pattern."""
     variable_tail: str = ""
     """End of the head that differs from line to line and says nothing (a client's port), as a pattern."""
+    repeats: bool = False
+    """Whether what follows the needle is one of few texts, so that each is matched once and not in every line."""
 
 
 @dataclass(frozen=True)
@@ -148,16 +150,17 @@ class TextReader:
         """Dense rows by rule, their distinct heads by rule, and the lines that go the thorough way."""
         dense: dict[str, pl.DataFrame] = {}
         heads: dict[str, pl.DataFrame] = {}
-        rest = []
+        if not self.format.dense:
+            return dense, heads, text
+        first = text["text"].str.extract(f"({any_of([rule.needle for rule in self.format.dense])})")
+        rest = [text.filter(first.is_null())]
         for rule in self.format.dense:
-            marked = text.select(pl.col("text").str.contains(rule.needle, literal=True)).to_series()
-            if not marked.any():
+            mine = text.filter(first == rule.needle)
+            if mine.is_empty():
                 continue
-            mine, text = text.filter(marked), text.filter(~marked)
-            rows, known, misfits = _dense(mine, rule)
-            dense[rule.name], heads[rule.name] = rows, known
+            dense[rule.name], heads[rule.name], misfits = _dense(mine, rule)
             rest.append(misfits)
-        return dense, heads, pl.concat([*rest, text])
+        return dense, heads, pl.concat(rest)
 
 
 def _dense(lines: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -174,14 +177,22 @@ def _dense(lines: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataF
     peeled = prefixes.split_at_engine_stamp(distinct.with_columns(whole))
     message = f"^(?:{rule.tag})?{re.escape(rule.needle.rstrip())}$"
     plain = peeled.filter(pl.col("message").str.contains(message) & ~pl.col("head").str.contains("\r", literal=True))
-    groups = pl.col("rest").str.extract_groups(prefixes.ascii_classes(rule.pattern))
-    read = halves.with_columns(groups.alias("_g")).with_columns(pl.col("_g").struct.unnest()).drop("_g", "rest")
+    read = _matched(halves, rule)
     fits = pl.col(_first_group(rule)).is_not_null() & pl.col("head").is_in(plain["head"].implode())
     return (
         read.filter(fits).drop("text"),
         plain.select("line", "head", "message", *ATTRIBUTES),
         read.filter(~fits).select("line", "text"),
     )
+
+
+def _matched(halves: pl.DataFrame, rule: DenseRule) -> pl.DataFrame:
+    """The groups of the rule's pattern in place of `rest`."""
+    groups = pl.col("rest").str.extract_groups(prefixes.ascii_classes(rule.pattern)).alias("_g")
+    if not rule.repeats:
+        return halves.with_columns(groups).unnest("_g").drop("rest")
+    texts = halves.select(pl.col("rest").unique()).with_columns(groups).unnest("_g")
+    return halves.join(texts, on="rest", how="left", maintain_order="left").drop("rest")
 
 
 def _first_group(rule: DenseRule) -> str:
