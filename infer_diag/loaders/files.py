@@ -21,7 +21,7 @@ from infer_diag.errors import SourceError
 from infer_diag.loaders.exposition.address import address, is_address
 
 CHUNK_BYTES = 16 << 20
-"""Large enough to hide the cost of a chunk, small enough that its memory is used again and not mapped anew each time."""
+"""Large enough to hide the cost of a chunk, small enough that its memory is taken again and not mapped anew."""
 
 HASHED_BYTES = 256 << 20
 """Larger files carry no checksum: hashing them would cost a tenth of the whole read."""
