@@ -178,6 +178,16 @@ class KernelRuns(dy.Schema):
     bytes_per_s = dy.Float64(min=0)
 
 
+class PipelinePhases(dy.Schema):
+    """One row per start and phase of a traced pipeline; seconds count from the launch of its process."""
+
+    start_id = dy.UInt32()
+    phase = dy.String()
+    begin_s = dy.Float64(min=0)
+    duration_s = dy.Float64(nullable=True, min=0, description="null: it never ended")
+    peak_bytes = dy.UInt64(nullable=True, description="largest resident memory until its end, mapped files included")
+
+
 class ImportTimes(dy.Schema):
     """One row per module that a start imported, in the order in which the imports ended (`-X importtime`)."""
 
@@ -205,6 +215,7 @@ FRAMES: dict[str, type[dy.Schema]] = {
     "graph_stats": GraphStats,
     "capture_checks": CaptureChecks,
     "kernel_runs": KernelRuns,
+    "pipeline_phases": PipelinePhases,
     "import_times": ImportTimes,
 }
 """Every frame that a result may hold, by name."""

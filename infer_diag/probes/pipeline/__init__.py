@@ -1,0 +1,1 @@
+"""One start of a Hugging Face pipeline, traced in a process of its own."""
