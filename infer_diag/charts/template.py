@@ -29,6 +29,7 @@ COLOURS = {
     "process": "#88ccee",
     "device_init": "#5fb3de",
     "weights_fetch": "#5ba3d0",
+    "model_build": "#7fc4e8",
     "weights_load": "#0072b2",
     "weights_read": "#2e8bc4",
     "engine_build": "#2f8f80",

@@ -32,6 +32,7 @@ CAUSES: dict[str, str] = {
     "container_start": "Starting the container",
     "device_init": "Joining the workers and opening the devices",
     "weights_fetch": "Downloading the weights",
+    "model_build": "Building the model's modules",
     "weights_load": "Loading the weights",
     "engine_build": "Building the engine",
     "engine_load": "Loading the built engine",

@@ -55,6 +55,12 @@ _REMEDIES: dict[str, dict[str, str]] = {
         "sglang": "fetch the model once to a volume that outlives the container: `--download-dir` or `HF_HOME`",
         "": "fetch the model once to a volume that outlives the container",
     },
+    "model_build": {
+        "": (
+            "build the modules on the meta device (`with torch.device('meta')`; newer `from_pretrained` does so by "
+            "itself), so that no weight is filled with numbers that the checkpoint then replaces"
+        ),
+    },
     "compile": {
         "vllm": (
             "keep `VLLM_CACHE_ROOT` (its torch_compile_cache) on a volume that outlives the container, or copy it into "

@@ -13,6 +13,7 @@ PHASES = (
     "process",
     "device_init",
     "weights_fetch",
+    "model_build",
     "weights_load",
     "weights_read",
     "engine_build",
