@@ -47,16 +47,30 @@ def printed(timings: pl.DataFrame) -> pl.DataFrame:
 
 
 def each_request(recording: Recording) -> pl.DataFrame:
-    """One row per request with the measures of `RequestStats`, `compute_s` (prefill and decode) and its line.
+    """One row per request and teller: the measures of `RequestStats`, `compute_s` (prefill and decode) and the line.
 
-    Frames in: Requests, RequestTimings.
+    Frames in: Requests, RequestTimings. `teller` is empty for the servers, which tell of requests of their own each,
+    and a client's name for its record of the same requests; `told_once` picks one of them.
     """
     both = pl.col("prefill_s") + pl.col("decode_s")
     requests, timings = recording.requests, recording.request_timings
     events = durations(requests).with_columns(requests["source_id", "line"]).with_columns(compute_s=both)
     timed = printed(timings).with_columns(timings["source_id", "line"])
     timed = timed.with_columns(compute_s=pl.coalesce(both, timings["compute_s"]))
-    return pl.concat([events, timed.select(events.columns)])
+    each = pl.concat([events, timed.select(events.columns)])
+    tellers = _tellers(recording)
+    return each.with_columns(teller=pl.col("source_id").replace_strict(tellers, default="", return_dtype=pl.String))
+
+
+def told_once(each: pl.DataFrame, *measures: str) -> pl.DataFrame:
+    """The rows of `each_request` that have all of the measures, of the one teller that has the most of them.
+
+    A client and its server tell of the same requests from two ends of a network, so their times are never pooled; of
+    two that tell of equally many the server is believed.
+    """
+    known = each.drop_nulls(measures)
+    counts = known.group_by("teller").len().sort(pl.col("len"), "teller", descending=[True, False])
+    return known.filter(teller=counts["teller"][0]) if not counts.is_empty() else known
 
 
 def backward_count(requests: pl.DataFrame) -> int:
@@ -69,17 +83,19 @@ def request_stats(recording: Recording) -> dy.DataFrame[RequestStats]:
     """Mean, median, 95th percentile (linear) and maximum per measure, over the requests that have it.
 
     Frames in: Requests, RequestTimings, RequestTotals. Frame out: RequestStats, without the measures that no request
-    has. Requests that had not finished when the log ended are not in `e2e_s` and `decode_s`, so these are biased low
-    where many are left. A measure that only sums tell has a mean and no quantiles.
+    has; each is over the requests of one teller, who tells of most. Requests that had not finished when the log ended
+    are not in `e2e_s` and `decode_s`, so these are biased low where many are left. A measure that only sums tell has a
+    mean and no quantiles.
     """
     each = each_request(recording)
     rows = []
     for measure in MEASURES:
         value = pl.col(measure)
-        if not each[measure].count():
+        told = told_once(each, measure)
+        if told.is_empty():
             continue
         rows.append(
-            each.select(
+            told.select(
                 measure=pl.lit(measure),
                 request_count=value.count(),
                 mean=value.mean(),
@@ -122,12 +138,14 @@ def request_count(recording: Recording) -> int | None:
         )
         return int(counted["request_count"].max()) if not counted.is_empty() else None  # type: ignore[arg-type]
     counts = told.select("source_id", count=pl.coalesce("finished", "answered"))
-    sums: dict[str, int] = {}
+    teller = pl.col("source_id").replace_strict(_tellers(recording), default="", return_dtype=pl.String)
+    return int(counts.group_by(teller).agg(pl.col("count").sum())["count"].max())  # type: ignore[arg-type]
+
+
+def _tellers(recording: Recording) -> dict[int, str]:
+    """Who tells of each source's requests: empty for servers, else the client's name."""
     servers = _servers(recording)
-    for source_id, count in counts.iter_rows():
-        teller = "" if source_id in servers else recording.sources[source_id].engine
-        sums[teller] = sums.get(teller, 0) + count
-    return max(sums.values())
+    return {number: "" if number in servers else source.engine for number, source in enumerate(recording.sources)}
 
 
 def _servers(recording: Recording) -> set[int]:
@@ -158,6 +176,6 @@ def _span(begin: str, end: str) -> pl.Expr:
 
 
 def _share(each: pl.DataFrame, parts: list[str]) -> float | None:
-    both = each.drop_nulls([*parts, "e2e_s"])
+    both = told_once(each, *parts, "e2e_s")
     whole = float(both["e2e_s"].sum())
     return float(both.select(pl.sum_horizontal(parts).sum()).item()) / whole if whole else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from infer_diag.attribution.requests import each_request
+from infer_diag.attribution.requests import each_request, told_once
 from infer_diag.attribution.serving import Serving
 from infer_diag.diagnose.evidence import cited
 from infer_diag.diagnose.finding import Finding, Severity
@@ -36,7 +36,7 @@ def queue_of_requests(recording: Recording, serving: Serving) -> Finding | None:
         f"{format_ratio(share)} of the requests' time is spent in the queue: {format_s(row['mean'])} on average{tail}, "
         f"of {format_count(row['request_count'])} requests."
     )
-    rows = each_request(recording).drop_nulls("queue_s")
+    rows = told_once(each_request(recording), "queue_s")
     summed = recording.request_totals.filter(pl.col("measure").cast(pl.String).is_in(["queue_s", "e2e_s"]))
     longest = rows.sort("queue_s", "line", descending=[True, False])
     evidence = cited(recording, longest if not longest.is_empty() else summed)
@@ -59,14 +59,14 @@ def prefill_of_requests(recording: Recording, serving: Serving) -> Finding | Non
         f"average{lengths}."
     )
     remedy = "Reuse prefixes, shorten prompts, or compute more of a prompt at once."
-    rows = each_request(recording).drop_nulls("prefill_s")
+    rows = told_once(each_request(recording), "prefill_s")
     evidence = cited(recording, rows.sort("prefill_s", "line", descending=[True, False]))
     return Finding("batching.prefill_bound", "medium", sentence, "measured", evidence, remedy)
 
 
 def length_variance(recording: Recording, serving: Serving) -> Finding | None:
     """Unequal outputs hold KV space longer than equal ones of the same mean would (modelled)."""
-    known = each_request(recording).drop_nulls(["prompt_tokens", "output_tokens"])
+    known = told_once(each_request(recording), "prompt_tokens", "output_tokens")
     if len(known) < MIN_LENGTHS:
         return None
     prompt, output = (pl.col(name).cast(pl.Float64) for name in ("prompt_tokens", "output_tokens"))

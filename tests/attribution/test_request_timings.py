@@ -33,7 +33,26 @@ PRINTED = {"queue_s": 1.0, "prefill_s": 2.0, "decode_s": 5.0, "ttft_s": 3.0, "e2
 def test_the_same_request_told_in_both_ways_is_the_same() -> None:
     events = each_request(recorded(requests=[EVENTS | TOKENS]))
     timed = each_request(recorded(request_timings=[PRINTED | TOKENS]))
-    assert events.to_dicts() == timed.to_dicts()
+    assert events.drop("teller").to_dicts() == timed.drop("teller").to_dicts()
+
+
+def test_a_client_and_its_server_are_not_pooled() -> None:
+    server = [PRINTED, PRINTED]
+    client = [EVENTS | {"source_id": 1, "last_token_s": 10.0}, EVENTS | {"source_id": 1, "last_token_s": 10.0}]
+    recording = recorded(requests=client, request_timings=server)
+    recording = recording.replace(sources=(*recording.sources, Source("bench.json", "vllm_bench", "client", lines=2)))
+    stats = {row["measure"]: row for row in request_stats(recording).to_dicts()}
+    assert (stats["e2e_s"]["request_count"], stats["e2e_s"]["mean"]) == (2, 8.0)
+    assert request_count(recording) == 2
+
+
+def test_a_measure_that_only_the_client_has_comes_from_the_client() -> None:
+    server = [{"queue_s": 1.0, "prefill_s": 2.0}]
+    recording = recorded(requests=[EVENTS | {"source_id": 1}], request_timings=server)
+    recording = recording.replace(sources=(*recording.sources, Source("bench.json", "vllm_bench", "client", lines=2)))
+    stats = {row["measure"]: row["mean"] for row in request_stats(recording).to_dicts()}
+    assert stats["e2e_s"] == 8.0
+    assert stats["queue_s"] == 1.0
 
 
 def test_both_kinds_add_up() -> None:
