@@ -30,7 +30,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Model:
-    """A dense decoder: parameters, layers, heads of queries and of keys, width of a head, bytes of a weight and of KV."""
+    """A dense decoder: parameters, layers, heads of queries and keys, width of a head, bytes of a weight and of KV."""
 
     name: str
     parameters: float

@@ -68,7 +68,7 @@ class StepTime:
         return np.asarray(self.fixed_s + spent, dtype=np.float64)
 
     def decode_s(self, batch_count: ArrayLike, mean_context_tokens: float) -> NDArray[np.float64]:
-        """Seconds of steps of this many requests in their output with this mean context: s(b), and so the time per token."""
+        """Seconds of steps with so many requests in their output: s(b), the time per token of each."""
         batch = np.asarray(batch_count, dtype=np.float64)
         return self.seconds(0.0, batch, batch * mean_context_tokens)
 

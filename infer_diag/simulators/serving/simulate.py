@@ -1,0 +1,102 @@
+"""A workload through a simulated engine: the frames that a log of it would give, marked as simulated."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from infer_diag.errors import DiagError
+from infer_diag.simulators.serving.result import Simulation
+from infer_diag.simulators.serving.settings import EngineSettings
+from infer_diag.simulators.serving.state import REQUEST, Engine, Outcome, Requests, new_engine
+from infer_diag.simulators.serving.step_time import StepTime
+from infer_diag.simulators.serving.workload import Workload
+
+
+def simulate(
+    asked: Workload, settings: EngineSettings, step_time: StepTime, *, sample_every_s: float = 1.0
+) -> Simulation:
+    """What an engine with these settings and step times does with these requests. Simulated.
+
+    The same arguments give the same frames: nothing is drawn here. Requests that can never run, because they are longer
+    than the pool or than a step's budget without chunked prompts, are refused: `finish_reason` says so.
+
+    Raises:
+        DiagError: every request is refused, or `sample_every_s` is not above 0.
+    """
+    if not sample_every_s > 0:
+        raise DiagError(f"samples cannot be {sample_every_s} s apart", hint="give seconds above 0")
+    fits = _fits(asked, settings)
+    if not fits.any():
+        raise DiagError(
+            "no request fits the engine: each is longer than its pool or its token budget",
+            hint="raise kv_cache_tokens or max_num_batched_tokens",
+        )
+    served = asked if fits.all() else asked.where(fits)
+    outcome, _ = continuous(served, settings, step_time)
+    return Simulation(asked, fits, outcome, settings, step_time, sample_every_s)
+
+
+def _fits(asked: Workload, settings: EngineSettings) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    whole = asked.prompt_tokens + asked.output_tokens
+    if settings.scheduler.startswith("orca"):
+        whole = asked.prompt_tokens + asked.max_output_tokens
+    fits = np.ones(len(asked), dtype=np.bool_)
+    if settings.pool_blocks is not None and settings.continuous:
+        blocks = settings.pool_blocks - settings.limits(settings.pool_blocks).watermark_blocks
+        fits &= -(-whole // settings.block_tokens) <= blocks
+    if settings.continuous and settings.scheduler in ("vllm-v1", "vllm-v0", "punica"):
+        chunked = settings.scheduler == "vllm-v1" and settings.chunked_prefill
+        if not chunked:
+            # A preempted request computes its prompt and its outputs at once.
+            fits &= whole <= settings.max_num_batched_tokens
+    return fits
+
+
+def continuous(asked: Workload, settings: EngineSettings, step_time: StepTime) -> tuple[Outcome, tuple[Engine, ...]]:
+    """(what came out, the engines as they are at the end)."""
+    from infer_diag.simulators.serving.loop import simulation_loop
+
+    requests, contents = requests_of(asked, settings)
+    longest = int((-(-(asked.prompt_tokens + asked.max_output_tokens) // settings.block_tokens)).max())
+    blocks = settings.pool_blocks
+    if blocks is None:
+        blocks = min(settings.max_num_seqs, len(asked)) * longest
+    limits = settings.limits(blocks)
+    limits = limits._replace(max_seqs=min(limits.max_seqs, len(asked)))
+    engines = tuple(new_engine(requests, limits, blocks, contents, longest) for _ in range(settings.data_parallel_size))
+    times, rows = simulation_loop()(requests, limits, np.array(step_time.parameters), engines)
+    pool = None if settings.pool_blocks is None else blocks
+    outcome = Outcome(times, rows, requests, pool)
+    return outcome, engines
+
+
+def requests_of(asked: Workload, settings: EngineSettings) -> tuple[Requests, int]:
+    """(the requests as the loop takes them, number of different blocks that they fill)."""
+    block = settings.block_tokens
+    blocks = -(-(asked.prompt_tokens + asked.output_tokens) // block)
+    groups, place = np.unique(asked.prefix_group, return_inverse=True)
+    in_group = (asked.prefix_group >= 0) & (asked.prefix_tokens >= block)
+    shared = np.where(in_group, asked.prefix_tokens // block, 0)
+    longest = np.zeros(len(groups), np.int64)
+    np.maximum.at(longest, place, shared)
+    requests = np.zeros(len(asked), REQUEST)
+    requests["arrival_s"], requests["key"] = asked.arrival_s, _keys(asked, settings)
+    requests["prompt"], requests["output"] = asked.prompt_tokens, asked.output_tokens
+    requests["reserved"], requests["adapter"] = asked.max_output_tokens, asked.adapter
+    requests["own_content"] = np.cumsum(blocks - shared) - (blocks - shared) + longest.sum()
+    requests["shared_content"] = (np.cumsum(longest) - longest)[place]
+    requests["shared_blocks"] = shared
+    for name in ("slot", "behind", "ahead"):
+        requests[name] = -1
+    for name in ("queued_s", "scheduled_s", "first_s", "last_s"):
+        requests[name] = np.nan
+    return requests, int(longest.sum() + (blocks - shared).sum())
+
+
+def _keys(asked: Workload, settings: EngineSettings) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """What an ordered queue is ordered by, the least first."""
+    if settings.order == "priority":
+        return asked.priority * (2.0 * (1.0 + float(asked.arrival_s[-1]))) + asked.arrival_s
+    if settings.order == "aging":
+        return asked.deadline_s + settings.aging * asked.arrival_s
+    return asked.deadline_s
