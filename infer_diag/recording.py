@@ -34,7 +34,8 @@ class Source:
     """One file that was read.
 
     `doubts`: what the file says that cannot be so, each a clause that tells what was done about it. `places`: where the
-    file's lines were put into another order to be read, the physical line of each in that order.
+    file's lines were put into another order to be read, the physical line of each in that order. `parts`: where several
+    files make one series, the path of each, the number that its first line has here, and its size in bytes.
     """
 
     path: str
@@ -53,6 +54,7 @@ class Source:
     notes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     places: tuple[int, ...] | None = field(default=None, repr=False)
+    parts: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
 
     @property
     def dated(self) -> bool:
@@ -111,6 +113,9 @@ class Recording:
     def evidence(self, source_id: int, line: int) -> str:
         """`path:line` of a row; the line is the physical one."""
         source = self.sources[source_id]
+        if source.parts and line:
+            path, first, _ = max((part for part in source.parts if part[1] <= line), key=lambda part: part[1])
+            return f"{path}:{line - first + 1}"
         if source.places is not None and 1 <= line <= len(source.places):
             line = source.places[line - 1]
         return f"{source.path}:{line}"

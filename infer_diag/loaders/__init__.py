@@ -8,7 +8,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
-from infer_diag.loaders.exposition import server
+from infer_diag.loaders.exposition import folders, server
 from infer_diag.loaders.exposition.address import address, is_address
 from infer_diag.loaders.exposition.moments import Moment
 from infer_diag.loaders.files import LogFile, find
@@ -54,16 +54,27 @@ def load(
     """
     options = Options(year, tz, strict, columns=columns, start=start, end=end)
     _check(paths, format, options)
-    recordings, refused = list[Recording](), list[tuple[str, SourceError]]()
-    for file in find(paths):
-        try:
-            recordings.append(_read(file, format, options, progress))
-        except SourceError as error:
-            refused.append((file.label, error))
+    recordings, refused = _all_read(find(paths), format, options, progress)
     if not recordings:
         raise refused[0][1] if len(refused) == 1 else _none_read(paths, [error for _, error in refused])
     skipped = tuple(Skipped(label, error.message) for label, error in refused)
     return joined(combine(aligned(recordings))).replace(skipped=skipped)
+
+
+def _all_read(
+    files: list[LogFile], format: str | None, options: Options, progress: Callable[[str, int, int], None] | None
+) -> tuple[list[Recording], list[tuple[str, SourceError]]]:
+    """Recordings, and what could not be read with the reason."""
+    recordings: list[Recording] = []
+    refused: list[tuple[str, SourceError]] = []
+    if format is None or format in folders.FORMATS:
+        recordings, files = folders.read_together(files, options, lambda file: _counting(file, progress))
+    for file in files:
+        try:
+            recordings.append(_read(file, format, options, progress))
+        except SourceError as error:
+            refused.append((file.label, error))
+    return recordings, refused
 
 
 def _read(

@@ -9,7 +9,8 @@ from infer_diag.loaders.exposition.answers import answered, gathered
 from infer_diag.loaders.exposition.devices import device_frames
 from infer_diag.loaders.exposition.engines import engine_frames
 from infer_diag.loaders.exposition.families import DCGM, EXPORTERS
-from infer_diag.loaders.exposition.scrapes import read_scrapes
+from infer_diag.loaders.exposition.file_times import name_times, named
+from infer_diag.loaders.exposition.scrapes import Scrapes, read_scrapes
 from infer_diag.loaders.exposition.series import read_series
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.json_documents import document
@@ -23,6 +24,18 @@ def load(file: LogFile, *, options: Options) -> Recording:
     if file.head(256).lstrip()[:1] == b"{":
         return _from_answer(file, options)
     scrapes = read_scrapes(file, options)
+    name = named(file)
+    alone = scrapes.samples["us"].is_null().all() and scrapes.samples["scrape"].n_unique() == 1
+    if alone and name is not None and name.stamp is not None:
+        times = name_times([name], options.tz)
+        if times is not None:
+            file.notes.append(times.note)
+            scrapes = scrapes.taken_at(times.us[0], times.example, times.zone)
+    return scrapes_recorded(file, options, scrapes)
+
+
+def scrapes_recorded(file: LogFile, options: Options, scrapes: Scrapes) -> Recording:
+    """The recording of scrapes as `read_scrapes` returns them."""
     series, damaged = read_series(scrapes.samples["series"].unique(maintain_order=True).to_list())
     text = pl.col("series").cast(pl.String)
     broken = (scrapes.samples.filter(text.is_in(damaged)) if damaged else scrapes.samples.clear()).select(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
+from infer_diag.errors import SourceError
 from infer_diag.loaders.conformed import CLAIMED
 from infer_diag.loaders.exposition.families import MEANINGS
 from infer_diag.loaders.files import LogFile
@@ -37,6 +39,7 @@ _MARK = (
     rf"^[\s#=*-]*(?:[A-Za-z]+\s*[:=]?\s+)?(?:(?P<iso>{_ISO})|(?P<epoch>1[0-9]{{9}}(?:[0-9]{{3}}|\.[0-9]+)?))[\s#=*-]*$"
 )
 _END = "# EOF"
+_PIECE = 4 << 20
 _SECONDS_LIMIT = 1e11
 """Larger stamps are milliseconds (the text format), smaller ones seconds (OpenMetrics): the year is then 5138."""
 
@@ -52,6 +55,11 @@ class Scrapes:
     zone: str | None
     has_year: bool
 
+    def taken_at(self, us: int | None, example: str | None, zone: str | None) -> Scrapes:
+        """The same samples, all of this time."""
+        samples = self.samples.with_columns(pl.lit(us, pl.Int64).alias("us"))
+        return Scrapes(samples, self.damaged, self.lines, example, zone, has_year=True)
+
 
 def wanted_pattern() -> str:
     """What a line begins with that fills a frame."""
@@ -60,11 +68,50 @@ def wanted_pattern() -> str:
 
 def read_scrapes(file: LogFile, options: Options) -> Scrapes:
     """The values of the series that fill a frame; all other lines are only counted."""
+    return _read(((data, []) for data in file.chunks()), options)
+
+
+def read_files(files: Sequence[LogFile], options: Options) -> tuple[Scrapes, list[int]]:
+    """(the scrapes of several files, the number that the first line of each has there).
+
+    No scrape reaches from one file into the next. A file that cannot be read to its end is read as far as it goes, and
+    says so in its notes.
+    """
+    begins: list[int] = []
+    return _read(_pieces(files, begins), options), begins
+
+
+def _pieces(files: Sequence[LogFile], begins: list[int]) -> Iterator[tuple[bytes, list[int]]]:
+    """Small files joined to pieces that are worth the cost of one, each with the numbers of the files' first lines."""
+    held: list[bytes] = []
+    starts: list[int] = []
+    size, line = 0, 1
+    for file in files:
+        begins.append(line)
+        starts.append(line)
+        try:
+            for data in file.chunks():
+                whole = data if data.endswith(b"\n") else data + b"\n"
+                held.append(whole)
+                size += len(whole)
+                line += whole.count(b"\n")
+                if size >= _PIECE:
+                    yield b"".join(held), starts
+                    held, starts, size = [], [], 0
+        except SourceError as error:
+            file.cut = True
+            file.notes.append(error.message)
+    yield b"".join(held), starts
+
+
+def _read(pieces: Iterable[tuple[bytes, list[int]]], options: Options) -> Scrapes:
     wanted = wanted_pattern()
     kept = [pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})]
     count = 0
     parts, damaged = [], [pl.DataFrame(schema=CLAIMED)]
-    for data in file.chunks():
+    for data, begins in pieces:
+        # The begin of a file parts scrapes as the end of one does; a time on the same line stands behind it and counts.
+        kept.append(pl.DataFrame({"line": begins, "text": [_END] * len(begins)}, schema=kept[0].schema))
         chunk = Chunk(data, count + 1)
         options.on_bytes(len(data))
         count += chunk.line_count
@@ -83,7 +130,8 @@ def read_scrapes(file: LogFile, options: Options) -> Scrapes:
                 pl.col("_g").struct.field("stamp").cast(pl.Float64, strict=False),
             )
         )
-    return _placed(pl.concat(parts), pl.concat(kept), pl.concat(damaged), count, options)
+    marks = pl.concat(kept).sort("line", maintain_order=True)
+    return _placed(pl.concat(parts), marks, pl.concat(damaged), count, options)
 
 
 def _placed(samples: pl.DataFrame, marks: pl.DataFrame, damaged: pl.DataFrame, lines: int, options: Options) -> Scrapes:
@@ -100,7 +148,7 @@ def _placed(samples: pl.DataFrame, marks: pl.DataFrame, damaged: pl.DataFrame, l
         pl.coalesce("iso_us", _epoch_us(pl.col("epoch").cast(pl.Float64))).alias("mark_us"),
         pl.int_range(1, pl.len() + 1, dtype=pl.Int64).alias("mark"),
     )
-    placed = samples.sort("line").join_asof(groups.sort("line"), on="line", strategy="backward")
+    placed = samples.sort("line").join_asof(groups, on="line", strategy="backward")
     again = pl.int_range(pl.len(), dtype=pl.Int64).over("mark", "series")
     placed = placed.with_columns(pl.coalesce(_epoch_us(pl.col("stamp")), "mark_us").alias("us"), again.alias("again"))
     order = placed.select("mark", "again").unique().sort("mark", "again", nulls_last=False).with_row_index("scrape")
