@@ -1,0 +1,1 @@
+"""Heaps of device memory: their state at any event, how broken up they are, and whether that hurts."""
