@@ -87,6 +87,17 @@ class ContextStepStats(dy.Schema):
     is_wide = dy.Bool(nullable=True, description="interquartile range above 30 % of the median")
 
 
+class ContextArticle(dy.Schema):
+    """One row per stage of the article's table, with the step of ours that comes nearest to it."""
+
+    stage = dy.String(primary_key=True)
+    a100_s = dy.Float64(description="as the article has it")
+    h100_s = dy.Float64(description="as the article has it")
+    a100_over_h100_ratio = dy.Float64()
+    step = dy.String()
+    p50_s = dy.Float64(nullable=True, min=0, description="ours, on the device of this result")
+
+
 class FlagPairs(dy.Schema):
     """One row per pair of fresh processes that create a context without and with `CU_CTX_MAP_HOST`."""
 
@@ -206,6 +217,7 @@ FRAMES: dict[str, type[dy.Schema]] = {
     "load_floors": LoadFloors,
     "context_steps": ContextSteps,
     "context_step_stats": ContextStepStats,
+    "context_article": ContextArticle,
     "flag_pairs": FlagPairs,
     "flag_effect": FlagEffect,
     "largest_allocations": LargestAllocations,
