@@ -70,7 +70,7 @@ class Allocator:
         self.streams, self.pools = list(streams), list(pools)
         self.heap = heap.new_heap(self._is_private(), _FIRST_ROOM)
         self.log: Records = np.zeros(_FIRST_ROOM if keeps_log else 0, heap.ROW)
-        self._nodes: Ints = np.full(_FIRST_ROOM, heap.NOTHING, np.int64)
+        self.nodes: Ints = np.full(_FIRST_ROOM, heap.NOTHING, np.int64)
         self._things: dict[int, int] = {}
         self._thing_count = 0
 
@@ -116,16 +116,19 @@ class Allocator:
         `steps`: array of `loop.STEP`, its objects numbered from those on that the allocator has seen.
         """
         placed = np.full(len(steps), heap.NOTHING, np.int64)
-        if len(steps):
-            self._thing_count = max(self._thing_count, int(steps["thing"].max()) + 1)
-        if self._thing_count > len(self._nodes):
-            more = np.full(2 * self._thing_count - len(self._nodes), heap.NOTHING, np.int64)
-            self._nodes = np.concatenate([self._nodes, more])
-        done = loop.run(self.policy, self.heap, self.log, steps, self._nodes, placed, 0)
+        self.take_objects(int(steps["thing"].max(initial=-1)) + 1)
+        done = loop.run(self.policy, self.heap, self.log, steps, self.nodes, placed, 0)
         while done < len(steps):
             self._make_room()
-            done = loop.run(self.policy, self.heap, self.log, steps, self._nodes, placed, done)
+            done = loop.run(self.policy, self.heap, self.log, steps, self.nodes, placed, done)
         return placed
+
+    def take_objects(self, count: int) -> None:
+        """Makes room for objects with numbers below `count`."""
+        self._thing_count = max(self._thing_count, count)
+        if self._thing_count > len(self.nodes):
+            more = np.full(2 * self._thing_count - len(self.nodes), heap.NOTHING, np.int64)
+            self.nodes = np.concatenate([self.nodes, more])
 
     @property
     def counters(self) -> Counters:
