@@ -5,6 +5,7 @@ Standard output holds the answer and nothing else; progress and errors go to sta
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -113,14 +114,23 @@ def report(
     _write(diagnosis, out, quiet)
 
 
-@app.command()
-def formats() -> None:
-    """List the log formats that can be read."""
-    from infer_diag.loaders import FORMATS
+@app.command(epilog="\b\nExamples:\n  infer-diag formats\n  infer-diag formats --json")
+def formats(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as one JSON document.")] = False,
+) -> None:
+    """List the formats that can be read: the versions tested, the frames that each fills, and an example."""
+    from infer_diag.loaders import LOADERS
 
-    width = max(map(len, FORMATS))
-    for name, about in FORMATS.items():
-        typer.echo(f"{name:{width}}  {about}")
+    if as_json:
+        keys = ("name", "about", "versions", "frames", "example")
+        listed = [{key: getattr(loader, key) for key in keys} for loader in LOADERS.values()]
+        typer.echo(json.dumps({"formats": listed}, indent=2, ensure_ascii=False))
+        return
+    for loader in LOADERS.values():
+        typer.echo(f"{loader.name}: {loader.about}")
+        typer.echo(f"  versions  {loader.versions}\n  fills     {', '.join(loader.frames)}")
+        for number, line in enumerate((loader.example or "").splitlines()):
+            typer.echo(f"  {'example   ' if number == 0 else ' ' * 10}{line}")
 
 
 @app.command("samples")

@@ -198,7 +198,9 @@ def test_help_shows_how(run: Command) -> None:
 
 def test_version_formats_and_samples(run: Command) -> None:
     assert run("--version").stdout == f"infer-diag {infer_diag.__version__}\n"
-    assert [line.split()[0] for line in run("formats").stdout.splitlines()] == list(FORMATS)
+    heads = [line for line in run("formats").stdout.splitlines() if not line.startswith(" ")]
+    assert [line.partition(":")[0] for line in heads] == list(FORMATS)
+    assert [listed["name"] for listed in json.loads(run("formats", "--json").stdout)["formats"]] == list(FORMATS)
     listed = run("samples").stdout.splitlines()
     assert [line.split()[0] for line in listed] == [f"sample:{name}" for name in infer_diag.samples.names()]
 

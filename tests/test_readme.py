@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infer_diag.loaders import FORMATS
+from infer_diag.loaders import LOADERS
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN, END = "<!-- formats: begin -->\n", "<!-- formats: end -->"
@@ -12,8 +12,11 @@ BEGIN, END = "<!-- formats: begin -->\n", "<!-- formats: end -->"
 
 def table() -> str:
     """The formats as the README lists them; `python tests/test_readme.py` writes them there."""
-    rows = [f"| `{name}` | {about} |" for name, about in FORMATS.items()]
-    return "\n".join(["| format | what is read |", "|---|---|", *rows, ""])
+    rows = [
+        f"| `{name}` | {loader.about} | {loader.versions} | {', '.join(f'`{frame}`' for frame in loader.frames)} |"
+        for name, loader in LOADERS.items()
+    ]
+    return "\n".join(["| format | what is read | versions tested | frames |", "|---|---|---|---|", *rows, ""])
 
 
 def test_the_table_of_formats_is_the_loaders_own() -> None:

@@ -232,7 +232,16 @@ ENGINE = Engine(
 
 LOADER = Loader(
     name="llama.cpp",
-    about="llama.cpp's server and tools, 2023 to 2026: loads, buffers, slots, timings of requests, a full KV cache",
+    about="llama.cpp's server and tools: loads, buffers, slots, timings of requests, a full KV cache",
+    versions="builds of 2023 to 2026",
+    frames=("starts", "phases", "incidents", "request_timings", "ooms", "components", "deployments"),
+    example=(
+        "slot print_timing: id  0 | task 7 | prompt eval time =     350.25 ms /   512 tokens (    0.68 "
+        "ms per token,  1461.81 tokens per second)\n"
+        "       eval time =    2000.50 ms /   100 tokens (   20.01 ms per token,    49.99 tokens per "
+        "second)\n"
+        "      total time =    2350.75 ms /   612 tokens"
+    ),
     signature=SIGNATURE,
     load=partial(engine_log.load, engine=ENGINE),
 )

@@ -130,6 +130,13 @@ ENGINE = Engine(
 LOADER = Loader(
     name="lmdeploy",
     about="LMDeploy's text log: loads of TurboMind and the PyTorch engine, the statistics line, responses",
+    versions="layouts of 2024 to 2026",
+    frames=("starts", "progress", "incidents", "engine_samples"),
+    example=(
+        "[2026-01-23 12:34:56 DP0] Avg thr (in/out): 123.4 / 56.7 tokens/s, Server "
+        "(succeeded/failed/routed/waiting): 10 / 0 / 5 / 4, Engine (running/waiting): 3 / 2, KV cache: "
+        "12.3%, "
+    ),
     signature=SIGNATURE,
     load=partial(engine_log.load, engine=ENGINE),
 )

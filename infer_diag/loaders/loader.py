@@ -38,9 +38,16 @@ class Load(Protocol):
 
 @dataclass(frozen=True)
 class Loader:
-    """One format that `load` reads."""
+    """One format that `load` reads.
+
+    `versions` are those that the tests have texts of, `frames` the frames of the schema that these fill (rejected lines
+    aside), `example` is text that is recognised as this format (null where it is binary).
+    """
 
     name: str
     about: str
+    versions: str
+    frames: tuple[str, ...]
+    example: str | None
     signature: Signature
     load: Load

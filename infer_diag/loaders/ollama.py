@@ -127,7 +127,12 @@ ENGINE = Engine(
 
 LOADER = Loader(
     name="ollama",
-    about="Ollama's server, 0.1 to 0.13: loads of models and their progress, answers, llama.cpp's lines inside",
+    about="Ollama's server: loads of models and their progress, answers, llama.cpp's lines inside",
+    versions="0.1 to 0.13",
+    frames=("starts", "phases", "progress", "incidents", "request_timings", "deployments"),
+    example=(
+        'time=2026-01-23T12:34:56.789Z level=INFO source=server.go:1289 msg="llama runner started in 12.34 seconds"'
+    ),
     signature=SIGNATURE,
     load=partial(engine_log.load, engine=ENGINE),
 )

@@ -190,6 +190,12 @@ def _requests(rows: pl.DataFrame) -> Frames:
 LOADER = Loader(
     name="pipeline-start",
     about="A Hugging Face pipeline's start as infer_diag traces it (JSON lines): imports, build, weights, first tokens",
+    versions="version 1",
+    frames=("starts", "phases", "incidents", "requests", "deployments"),
+    example=(
+        '{"infer_diag":"pipeline_start","version":1,"event":"phase_end","phase":"weights","time_s":31.0,'
+        '"wall":"2026-01-23T12:34:56+00:00"}'
+    ),
     signature=Signature(phrases=(r'"infer_diag"\s*:\s*"pipeline_start"',)),
     load=load,
 )

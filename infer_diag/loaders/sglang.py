@@ -259,7 +259,13 @@ ENGINE = Engine(
 
 LOADER = Loader(
     name="sglang",
-    about="SGLang text log, 0.2 to 0.5: start-up, prefill and decode batches, retractions",
+    about="SGLang text log: start-up, prefill and decode batches, retractions",
+    versions="0.2.15 to 0.5.23",
+    frames=("starts", "phases", "progress", "incidents", "engine_samples", "ooms", "deployments"),
+    example=(
+        "[2026-01-23 12:34:56 TP0] Decode batch. #running-req: 3, #token: 900, token usage: 0.01, cuda "
+        "graph: True, gen throughput (token/s): 123.45, #queue-req: 0"
+    ),
     signature=SIGNATURE,
     load=partial(engine_log.load, engine=ENGINE),
 )

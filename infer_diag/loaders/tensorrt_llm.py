@@ -210,6 +210,19 @@ ENGINE = Engine(
 LOADER = Loader(
     name="tensorrt-llm",
     about="TensorRT-LLM text log, C++ and PyTorch backends: build and load, memory ledger, iterations",
+    versions="layouts of 2023 to 2026",
+    frames=(
+        "starts",
+        "phases",
+        "progress",
+        "incidents",
+        "engine_samples",
+        "engine_steps",
+        "ooms",
+        "components",
+        "deployments",
+    ),
+    example="[01/23/2026-12:34:56] [TRT-LLM] [I] Total time of building all engines: 00:03:21",
     signature=SIGNATURE,
     load=partial(engine_log.load, engine=ENGINE),
 )

@@ -169,6 +169,12 @@ SIGNATURE = Signature(
 LOADER = Loader(
     name="tensorrt-llm-statistics",
     about="TensorRT-LLM iteration statistics as JSON arrays or lines (/metrics of trtllm-serve, LLM.get_stats)",
+    versions="layouts of 2025 and 2026",
+    frames=("engine_samples", "engine_steps", "deployments"),
+    example=(
+        '[{"timestamp":"01-23-2026 12:34:56.789012","iter":7,"iterLatencyMS":12.5,"numActiveRequests":3,'
+        '"numQueuedRequests":1}]'
+    ),
     signature=SIGNATURE,
     load=load,
 )

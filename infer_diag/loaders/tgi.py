@@ -183,6 +183,9 @@ ENGINE = Engine(
 LOADER = Loader(
     name="tgi",
     about="Text Generation Inference, text or JSON: launcher, download, shards, warm-up, times of finished requests",
+    versions="0.2 to 3.3",
+    frames=("starts", "phases", "incidents", "request_timings", "deployments"),
+    example="2026-01-23T12:34:56.789012Z  INFO text_generation_launcher: Shard ready in 12.345678901s rank=0",
     signature=SIGNATURE,
     load=partial(engine_log.load, engine=ENGINE),
 )

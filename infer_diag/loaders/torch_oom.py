@@ -77,7 +77,15 @@ SIGNATURE = Signature(
 
 LOADER = Loader(
     name="pytorch",
-    about="PyTorch's own text, 1.0 to today: out-of-memory messages, memory_summary tables, dumped segments",
+    about="PyTorch's own text: out-of-memory messages, memory_summary tables, dumped segments",
+    versions="1.0 to 2.9",
+    frames=("incidents", "blocks", "memory_stats", "ooms"),
+    example=(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB. GPU 0 has a total "
+        "capacity of 79.10 GiB of which 185.50 MiB is free. Including non-PyTorch memory, this process "
+        "has 78.90 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, and "
+        "8.20 GiB is reserved by PyTorch but unallocated."
+    ),
     signature=SIGNATURE,
     load=load,
 )

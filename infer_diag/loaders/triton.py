@@ -41,7 +41,10 @@ ENGINE = Engine(
 
 LOADER = Loader(
     name="triton",
-    about="Triton Inference Server text log, 2.30 to 2.64: models loaded, TensorRT-LLM inside it",
+    about="Triton Inference Server text log: models loaded, TensorRT-LLM inside it",
+    versions="2.30 to 2.64",
+    frames=("starts", "phases", "incidents", "deployments"),
+    example="I0123 12:34:56.789012 1 model_lifecycle.cc:838] successfully loaded 'ensemble'",
     signature=SIGNATURE,
     load=partial(engine_log.load, engine=ENGINE),
 )

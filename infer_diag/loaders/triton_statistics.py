@@ -187,6 +187,13 @@ SIGNATURE = Signature(
 LOADER = Loader(
     name="triton-statistics",
     about="Triton statistics extension as JSON (HTTP or gRPC): requests and their time per model, ensembles included",
+    versions="statistics extension of protocol v2",
+    frames=("request_totals",),
+    example=(
+        '{"model_stats":[{"name":"llm","version":"1","inference_count":4,'
+        '"inference_stats":{"success":{"count":"4","ns":"8000000000"},"queue":{"count":"4",'
+        '"ns":"2000000000"}}}]}'
+    ),
     signature=SIGNATURE,
     load=load,
 )

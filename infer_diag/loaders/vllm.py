@@ -279,7 +279,20 @@ ENGINE = Engine(
 
 LOADER = Loader(
     name="vllm",
-    about="vLLM text log, 0.2.7 to 0.32, V0 and V1: start-up, statistics, iterations, requests; also as JSON lines",
+    about="vLLM text log, V0 and V1: start-up, statistics, iterations, requests; also as JSON lines",
+    versions="0.2.7 to 0.32",
+    frames=(
+        "starts",
+        "phases",
+        "progress",
+        "incidents",
+        "requests",
+        "engine_samples",
+        "engine_steps",
+        "ooms",
+        "deployments",
+    ),
+    example="INFO 01-23 12:34:56 [gpu_model_runner.py:2653] Model loading took 14.9888 GiB and 6.884285 seconds",
     signature=SIGNATURE,
     load=partial(engine_log.load, engine=ENGINE),
 )

@@ -106,6 +106,12 @@ def _with_totals(failed: pl.DataFrame, stats: pl.DataFrame) -> pl.DataFrame:
 LOADER = Loader(
     name="bfc",
     about="Dumps of the BFC allocator (TensorFlow, JAX) at a failed allocation: its chunks, regions and totals",
+    versions="wording of TensorFlow 1 and 2 and of XLA",
+    frames=("blocks", "memory_stats", "ooms"),
+    example=(
+        "2026-01-23 12:34:56.789012: W external/xla/xla/tsl/framework/bfc_allocator.cc:501] Allocator "
+        "(GPU_0_bfc) ran out of memory trying to allocate 1.00GiB (rounded to 1073741824)requested by op "
+    ),
     signature=Signature(
         phrases=(
             r"bfc_allocator\.cc:[0-9]+\]|_bfc\) ran out of memory trying to allocate",

@@ -87,6 +87,11 @@ def _failed(events: pl.DataFrame) -> pl.DataFrame:
 LOADER = Loader(
     name="cupy-hooks",
     about="CuPy's DebugPrintHook: what its memory pool hands out and takes from the driver, in order (no stamps)",
+    versions="as of CuPy 13",
+    frames=("allocator_events", "ooms"),
+    example=(
+        '{"hook":"malloc","device_id":0,"size":24,"mem_size":512,"mem_ptr":150496608256,"pmem_id":"0x7f39200c5278"}'
+    ),
     signature=Signature(phrases=(_LINE,)),
     load=load,
 )

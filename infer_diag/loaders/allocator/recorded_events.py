@@ -53,6 +53,9 @@ def load(file: LogFile, *, options: Options) -> Recording:
 LOADER = Loader(
     name="allocator-events",
     about="Allocator events recorded by infer_diag through CuPy's hooks (Parquet)",
+    versions="version 1",
+    frames=("allocator_events",),
+    example=None,
     signature=Signature(magic=(parquet.MAGIC,)),
     load=load,
 )

@@ -100,6 +100,9 @@ def _failed(events: pl.DataFrame) -> pl.DataFrame:
 LOADER = Loader(
     name="rmm",
     about="RMM's memory event log (CSV): allocations, frees and failures of RAPIDS and whatever else allocates by it",
+    versions="stamps with a dot and with a colon, with and without Thread",
+    frames=("allocator_events", "ooms"),
+    example=("Thread,Time,Action,Pointer,Size,Stream\n1234,12:34:56.789012,allocate,0x7f0000000000,1048576,0"),
     signature=Signature(
         phrases=(
             _HEADER,

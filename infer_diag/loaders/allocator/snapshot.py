@@ -56,7 +56,10 @@ def load(file: LogFile, *, options: Options) -> Recording:
 
 LOADER = Loader(
     name="pytorch-snapshot",
-    about="PyTorch's memory snapshots (pickles, 1.13 to today): blocks, allocator events, failed allocations",
+    about="PyTorch's memory snapshots (pickles): blocks, allocator events, failed allocations",
+    versions="1.13 to 2.9",
+    frames=("allocator_events", "blocks", "ooms"),
+    example=None,
     signature=Signature(magic=tuple(bytes([0x80, protocol]) for protocol in range(2, 6))),
     load=load,
 )

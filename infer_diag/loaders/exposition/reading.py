@@ -123,6 +123,9 @@ _RESULT = r'"resultType"\s*:\s*"(?:matrix|vector)"'
 PROMETHEUS = Loader(
     name="prometheus",
     about="Prometheus text and OpenMetrics, one scrape or many, and saved query answers: vLLM, SGLang, TGI and others",
+    versions="text 0.0.4 and OpenMetrics 1.0; vLLM to 0.32, SGLang to 0.5",
+    frames=("incidents", "request_totals", "engine_samples", "gpu_samples"),
+    example='vllm:num_requests_running{engine="0",model_name="m"} 3.0',
     signature=Signature(
         # Names of metrics hold names of engines, so a sample counts for more than a word in it.
         stamp=rf"(?m){_SAMPLE}|{_RESULT}",
@@ -138,6 +141,9 @@ PROMETHEUS = Loader(
 DCGM_EXPORTER = Loader(
     name="dcgm-exporter",
     about="dcgm-exporter's metrics: memory, activity and power of each GPU and MIG instance, Xid errors",
+    versions="as of May 2026, with and without MIG",
+    frames=("incidents", "gpu_samples"),
+    example='DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",Hostname="node-b"} 71234',
     signature=Signature(
         stamp=rf"(?m){_DEVICE_SAMPLE}",
         phrases=(_DEVICE_SAMPLE, r"^# (?:TYPE|HELP) DCGM_FI_"),

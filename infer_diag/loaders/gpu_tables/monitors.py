@@ -70,7 +70,7 @@ def load_smi(file: LogFile, *, options: Options) -> Recording:
     )
     if of_process:
         samples = samples.unique(["gpu", "time"], keep="first", maintain_order=True)
-    return _recorded(file, options, samples, "nvidia-smi", count, _damaged(lines, short), clock.clocks())
+    return _recorded(file, options, samples, "nvidia-smi-dmon", count, _damaged(lines, short), clock.clocks())
 
 
 def _lines(file: LogFile, options: Options, pattern: str) -> tuple[pl.DataFrame, int]:
@@ -107,7 +107,7 @@ def _recorded(
         {"gpu_samples": samples},
         options=options,
         format=name,
-        engine=name,
+        engine=name.removesuffix("-dmon"),
         lines=lines,
         understood=len(samples),
         rejected=rejected if not rejected.is_empty() else pl.DataFrame(schema=CLAIMED),
@@ -119,12 +119,24 @@ def _recorded(
 DCGMI = Loader(
     name="dcgmi",
     about="dcgmi dmon: memory, activity and power of each GPU and partition, in the order of its rows (no stamps)",
+    versions="any choice of fields",
+    frames=("gpu_samples",),
+    example=(
+        "#Entity   SMACT  DRAMA  POWER  FBUSD\nID                      W      MB\nGPU 0     0.912  0.433  612.5  71234"
+    ),
     signature=Signature(phrases=(_DCGMI_HEADER,)),
     load=load_dcgmi,
 )
 NVIDIA_SMI_MONITOR = Loader(
     name="nvidia-smi-dmon",
     about="nvidia-smi dmon and pmon with any choice of columns",
+    versions="any choice of columns",
+    frames=("gpu_samples",),
+    example=(
+        "# gpu    pwr  gtemp     sm    mem     fb\n"
+        "# Idx      W      C      %      %     MB\n"
+        "    0    612     61     91     43  71234"
+    ),
     signature=Signature(phrases=(_SMI_HEADER,)),
     load=load_smi,
 )

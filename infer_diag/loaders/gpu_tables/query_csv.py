@@ -111,6 +111,9 @@ def _identity(file: LogFile, rows: pl.DataFrame) -> pl.Expr:
 LOADER = Loader(
     name="nvidia-smi",
     about="nvidia-smi --query-gpu as CSV: units, N/A, several GPUs, semicolons and decimal commas",
+    versions="any choice of columns",
+    frames=("gpu_samples",),
+    example=("index, memory.used [MiB], utilization.gpu [%], power.draw [W]\n0, 71234 MiB, 91 %, 612.50 W"),
     signature=Signature(phrases=(_HEADER, _HEADERLESS)),
     load=load,
 )

@@ -134,6 +134,12 @@ def _deployment(metadata: dict[str, Any]) -> pl.DataFrame:
 LOADER = Loader(
     name="kineto",
     about="Traces of PyTorch's profiler (Kineto JSON): kernels, copies, their launches, allocator events",
+    versions="CUDA, and ROCm 6.2",
+    frames=("allocator_events", "kernels", "deployments"),
+    example=(
+        '{"traceEvents":[{"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":100.5,"dur":20.25,'
+        '"args":{"device":0,"stream":7,"correlation":11}}]}'
+    ),
     signature=Signature(phrases=(r'"traceEvents"\s*:\s*\[', r'^\s*\[\s*\{[^{}]*"ph"\s*:\s*"[A-Za-z]"')),
     load=load,
 )

@@ -171,6 +171,9 @@ def _version(tables: Tables) -> str | None:
 LOADER = Loader(
     name="nsight-systems",
     about="Nsight Systems reports exported to SQLite: kernels, copies, their launches, device memory of the process",
+    versions="schema 3.17",
+    frames=("allocator_events", "kernels", "deployments"),
+    example=None,
     signature=Signature(magic=(MAGIC,)),
     load=load,
 )

@@ -121,6 +121,14 @@ def _finest(events: pl.DataFrame) -> pl.DataFrame:
 LOADER = Loader(
     name="kubelet",
     about="Logs of kubelet (klog) and containerd (logfmt, JSON): pods taken on, volumes, pulls, containers, kills",
+    versions="structured klog, 2021 to 2026; containerd, 2019 to 2026",
+    frames=("starts", "phases", "incidents"),
+    example=(
+        'I0123 12:34:56.789012    1234 util.go:30] "No sandbox for pod can be found. Need to start a new '
+        'one" pod="default/llm-0"\n'
+        'I0123 12:34:57.000000    1234 operation_generator.go:721] "MountVolume.SetUp succeeded for '
+        'volume \\"models\\" (UniqueName: \\"csi/x\\") pod \\"llm-0\\" (UID: \\"d1\\") " pod="default/llm-0"'
+    ),
     signature=Signature(
         phrases=(
             r'"SyncLoop (?:ADD|UPDATE|REMOVE|DELETE|RECONCILE|\(PLEG\)|\(probe\)|\(ADD)',

@@ -93,6 +93,12 @@ _OBJECT = r'"apiVersion"\s*:\s*"(?:v1|events\.k8s\.io/v1)"'
 LOADER = Loader(
     name="kubernetes",
     about="Kubernetes: event tables of kubectl describe and get events, events, pods and nodes as JSON, node listings",
+    versions="objects v1 and events.k8s.io/v1, tables of kubectl",
+    frames=("starts", "phases", "incidents"),
+    example=(
+        '  Normal  Pulled  2m9s  kubelet  Successfully pulled image "registry.example/llm:1" in 4m0.5s '
+        "(6m10.25s including waiting)"
+    ),
     signature=Signature(
         # Messages quote images and commands of engines, so a row counts for more than a word in it.
         stamp=rf"(?m){_DESCRIBED}|{_LISTED}|{_OBJECT}",

@@ -182,19 +182,30 @@ def _contradicted(rows: pl.DataFrame) -> tuple[str, ...]:
 
 AZURE = Loader(
     name="azure-llm",
-    about="Azure LLM inference traces 2023, 2024 and 2025 (CSV): arrivals, prompt and output tokens",
+    about="Azure LLM inference traces (CSV): arrivals, prompt and output tokens",
+    versions="2023, 2024, 2025",
+    frames=("requests",),
+    example=("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10"),
     signature=Signature(phrases=(_AZURE_HEADER,)),
     load=load_azure,
 )
 BURSTGPT = Loader(
     name="burstgpt",
     about="BurstGPT (CSV, with and without sessions and response times): arrivals, tokens, failures",
+    versions="with and without sessions",
+    frames=("requests",),
+    example=(
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,Conversation log"
+    ),
     signature=Signature(phrases=(_BURST_HEADER,)),
     load=load_burstgpt,
 )
 MOONCAKE = Loader(
     name="mooncake",
     about="Mooncake traces (one JSON object per request): arrivals, prompt and output tokens",
+    versions="FAST25 release",
+    frames=("requests",),
+    example='{"timestamp":27482,"input_length":6758,"output_length":500,"hash_ids":[0,1,2]}',
     signature=Signature(phrases=(r'"input_length"\s*:\s*[0-9.]+\s*,\s*"output_length"\s*:', r'"hash_ids"\s*:\s*\[')),
     load=load_mooncake,
 )

@@ -211,12 +211,27 @@ def _percentiles(told: Object) -> str:
 VLLM = Loader(
     name="vllm-bench",
     about="vllm bench serve results (JSON, appended ones too), with and without --save-detailed",
+    versions="0.32 and older layouts",
+    frames=("requests", "request_timings", "request_totals"),
+    example=(
+        '{"date":"20260123-123456","backend":"vllm","model_id":"org/some-8b",'
+        '"tokenizer_id":"org/some-8b","num_prompts":2,"duration":10.0,"completed":2,'
+        '"total_input_tokens":100,"total_output_tokens":40,"total_token_throughput":14.0,'
+        '"mean_ttft_ms":250.0}'
+    ),
     signature=Signature(phrases=(r'"tokenizer_id"\s*:', r'"total_token_throughput"\s*:', r'"request_goodput')),
     load=load_vllm,
 )
 SGLANG = Loader(
     name="sglang-bench",
     about="SGLang bench_serving results (one JSON object per run), with and without --output-details",
+    versions="0.5.23 and older layouts",
+    frames=("request_timings", "request_totals"),
+    example=(
+        '{"backend":"sglang","dataset_name":"random","duration":10.0,"completed":2,'
+        '"total_input_tokens":100,"total_output_tokens":40,"total_output_tokens_retokenized":40,'
+        '"mean_ttft_ms":250.0,"mean_e2e_latency_ms":900.0}'
+    ),
     signature=Signature(
         phrases=(
             r'"total_output_tokens_retokenized"\s*:',

@@ -238,18 +238,39 @@ def _measured(told: Object, name: str, measure: str) -> float | None:
 PROFILE = Loader(
     name="genai-perf",
     about="GenAI-Perf profile_export.json: each request and each piece of its response",
+    versions="perf_analyzer's layout of 2025",
+    frames=("requests",),
+    example=(
+        '{"experiments":[{"experiment":{"mode":"concurrency","value":1},'
+        '"requests":[{"timestamp":1770000000000000000,"response_timestamps":[1770000000250000000,'
+        "1770000001000000000]}]}]}"
+    ),
     signature=Signature(phrases=(r'"response_timestamps"\s*:\s*\[', r'"experiments"\s*:\s*\[\s*\{\s*"experiment"')),
     load=load_profile,
 )
 RECORDS = Loader(
     name="aiperf",
     about="AIPerf profile_export.jsonl: each request with its first token, end and tokens",
+    versions="as of 2026",
+    frames=("requests",),
+    example=(
+        '{"metadata":{"x_request_id":"r-0","request_start_ns":1770000000000000000,'
+        '"request_end_ns":1770000001000000000,"benchmark_phase":"profiling"},'
+        '"metrics":{"time_to_first_token":{"value":250.0,"unit":"ms"},'
+        '"output_sequence_length":{"value":40,"unit":"tokens"}},"error":null}'
+    ),
     signature=Signature(phrases=(r'"request_start_ns"\s*:\s*[0-9]', r'"benchmark_phase"\s*:')),
     load=load_records,
 )
 SUMMARY = Loader(
     name="genai-perf-summary",
     about="Summaries of GenAI-Perf and AIPerf (JSON): means over the requests",
+    versions="GenAI-Perf of 2025, AIPerf of 2026",
+    frames=("request_totals",),
+    example=(
+        '{"request_count":{"unit":"requests","avg":20},"time_to_first_token":{"unit":"ms","avg":250.0,'
+        '"p50":240.0,"max":400.0},"output_sequence_length":{"unit":"tokens","avg":40.0}}'
+    ),
     signature=Signature(
         phrases=(
             r'"(?:request_latency|time_to_first_token|inter_token_latency)"\s*:\s*\{\s*"unit"\s*:',

@@ -127,7 +127,16 @@ def _notes(told: list[Object]) -> list[str]:
 
 LOADER = Loader(
     name="guidellm",
-    about="GuideLLM reports (JSON), layouts up to 0.2 and from 0.3 on",
+    about="GuideLLM reports (JSON): each request, or the statistics over all of them",
+    versions="up to 0.2; 0.3 to 0.8.1",
+    frames=("requests", "request_totals"),
+    example=(
+        '{"metadata":{"guidellm_version":"0.8.1"},"benchmarks":[{"type_":"generative_benchmark",'
+        '"requests":{"successful":[{"type_":"generative_request_stats","request_id":"r-0",'
+        '"request_start_time":1770000000.0,"request_end_time":1770000001.0,'
+        '"time_to_first_token_ms":250.0,"prompt_tokens":50,"output_tokens":20}],"incomplete":[],'
+        '"errored":[]}}]}'
+    ),
     signature=Signature(
         phrases=(
             r'"guidellm_version"\s*:',

@@ -210,6 +210,9 @@ def _frames(read: pl.DataFrame, mapping: dict[str, Mapped]) -> dict[str, pl.Data
 LOADER = Loader(
     name="table",
     about="A table of your own (CSV, JSON lines, Parquet): format='table' with columns={'arrival_s': 'start', …}",
+    versions="CSV, JSON lines, Parquet",
+    frames=("requests", "request_timings"),
+    example=None,
     signature=Signature(magic=(parquet.MAGIC,)),
     load=load,
 )

@@ -139,6 +139,16 @@ def _recorded(
 OTLP = Loader(
     name="otlp",
     about="OpenTelemetry traces as JSON (collector's file exporter, Tempo): gen_ai and vLLM spans, starts included",
+    versions="OTLP 1; vLLM's spans to 0.32",
+    frames=("starts", "phases", "requests", "request_timings"),
+    example=(
+        '{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name",'
+        '"value":{"stringValue":"vllm-server"}}]},'
+        '"scopeSpans":[{"spans":[{"traceId":"5b8efff798038103d269b633813fc60c",'
+        '"spanId":"eee19b7ec3c1b174","name":"llm_request","kind":2,'
+        '"startTimeUnixNano":"1770000000000000000","endTimeUnixNano":"1770000001000000000",'
+        '"attributes":[{"key":"gen_ai.usage.completion_tokens","value":{"intValue":"20"}}]}]}]}]}'
+    ),
     signature=Signature(
         phrases=(
             r'"resourceSpans"\s*:\s*\[',
@@ -151,6 +161,15 @@ OTLP = Loader(
 JAEGER = Loader(
     name="jaeger",
     about="Jaeger traces as JSON (its API and its page): gen_ai and vLLM spans, starts included",
+    versions="version 1; vLLM's spans to 0.32",
+    frames=("starts", "phases", "requests", "request_timings"),
+    example=(
+        '{"data":[{"traceID":"5b8efff798038103","spans":[{"traceID":"5b8efff798038103",'
+        '"spanID":"eee19b7ec3c1b174","operationName":"llm_request","references":[],'
+        '"startTime":1770000000000000,"duration":1000000,"tags":[{"key":"gen_ai.usage.completion_tokens",'
+        '"type":"int64","value":20}],"processID":"p1"}],"processes":{"p1":{"serviceName":"vllm-server",'
+        '"tags":[]}}}]}'
+    ),
     signature=Signature(
         phrases=(
             r'"operationName"\s*:\s*"[^"]*"\s*,\s*"(?:references|startTime|flags)"\s*:',

@@ -177,18 +177,30 @@ def _limits(meta: dict[str, Any]) -> dict[str, Any]:
 REQUESTS = Loader(
     name="vllm-run",
     about="Recorded vLLM runs (LLMServingSim): queued, scheduled, first and last token of each request",
+    versions="vLLM 0.19",
+    frames=("requests",),
+    example=(
+        '{"request_id":"r-0","arrival_time":1770000000.0,"queued_ts":10.0,"scheduled_ts":10.5,'
+        '"first_token_ts":11.0,"last_token_ts":12.0,"num_prompt_tokens":10,"num_output_tokens":5}'
+    ),
     signature=Signature(phrases=(r'"queued_ts"\s*:\s*[0-9]', r'"first_token_ts"\s*:\s*[0-9]')),
     load=load_requests,
 )
 SERIES = Loader(
     name="vllm-run-series",
     about="Recorded vLLM runs (LLMServingSim): rates, queue and KV use second by second (CSV)",
+    versions="vLLM 0.19",
+    frames=("engine_samples",),
+    example=("t,prompt_throughput,gen_throughput,running,waiting,kv_cache_pct\n1.0,120.5,410.0,12,3,41.5"),
     signature=Signature(phrases=(r"^t,prompt_throughput,gen_throughput,running,waiting,kv_cache_pct[ \t\r]*$",)),
     load=load_series,
 )
 META = Loader(
     name="vllm-run-meta",
     about="Recorded vLLM runs (LLMServingSim): the engine's configuration (meta.json)",
+    versions="vLLM 0.19",
+    frames=("deployments",),
+    example='{"vllm_version":"0.19.0","engine_kwargs":{"model":"org/some-8b","max_num_seqs":128}}',
     signature=Signature(phrases=(r'"vllm_version"\s*:\s*"[^"]*"[^{}]{0,300}"engine_kwargs"\s*:\s*\{',)),
     load=load_meta,
 )

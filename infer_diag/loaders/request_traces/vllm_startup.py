@@ -78,6 +78,9 @@ def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
 LOADER = Loader(
     name="vllm-startup",
     about="vllm bench startup results (JSON): cold and warm starts and their compilation",
+    versions="0.32",
+    frames=("starts", "phases", "incidents"),
+    example='{"avg_cold_startup_time":45.5,"cold_startup_times":[45.0,46.0],"cold_compilation_times":[20.0,21.0]}',
     signature=Signature(phrases=(r'"(?:avg_)?(?:cold|warm)_startup_times?"\s*:',)),
     load=load,
 )
