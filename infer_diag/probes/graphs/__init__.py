@@ -1,0 +1,1 @@
+"""CUDA graphs: what capturing costs, what replaying saves, and which calls a capture refuses."""
