@@ -5,6 +5,7 @@ from __future__ import annotations
 from infer_diag.loaders import (
     llama_cpp,
     lmdeploy,
+    model_loads,
     ollama,
     pipeline_trace,
     sglang,
@@ -44,6 +45,7 @@ LOADERS = {
         monitors.NVIDIA_SMI_MONITOR,
         query_csv.LOADER,
         pipeline_trace.LOADER,
+        model_loads.LOADER,
         torch_oom.LOADER,
         *ALLOCATOR,
         *GPU_TRACES,
