@@ -68,6 +68,7 @@ def excerpts(recording: Recording, evidence: Iterable[str]) -> dict[str, tuple[L
         if number.isdecimal() and int(number) > 0:
             wanted.setdefault(path, set()).add(int(number))
     sizes = {source.path: source.size_bytes for source in recording.sources}
+    sizes |= {path: size for source in recording.sources for path, _, size in source.parts}
     found: dict[str, tuple[Line, ...]] = {}
     for path, numbers in wanted.items():
         if path in sizes:

@@ -16,6 +16,7 @@ _PART = r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdwy])"
 _DURATION = re.compile(rf"(?:{_PART})+", re.ASCII)
 _RELATIVE = re.compile(rf"(?:now)?\s*-\s*((?:{_PART})+)", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_LAST_S = 253402300799.0  # the end of the year 9999
 _KNOWN = "give a datetime, ISO text such as 2026-03-14T09:26:53Z, seconds since 1970, or -2h"
 
 
@@ -35,8 +36,18 @@ def epoch_s(moment: datetime | str, name: str, now_s: float, tz: str | None) -> 
     """Seconds since 1970 of a moment; one without a zone is taken at `tz`, and as UTC where that is not given.
 
     Raises:
-        DiagError: the text is no time.
+        DiagError: the text is no time, or one before 1970.
     """
+    try:
+        seconds = _epoch_s(moment, now_s, tz)
+    except (ValueError, OverflowError):
+        seconds = -1.0
+    if not 0 <= seconds <= _LAST_S:
+        raise DiagError(f"{name}={str(moment)[:40]!r} is no time", hint=_KNOWN)
+    return seconds
+
+
+def _epoch_s(moment: datetime | str, now_s: float, tz: str | None) -> float:
     if isinstance(moment, str):
         text = moment.strip()
         if text == "now":
@@ -45,10 +56,7 @@ def epoch_s(moment: datetime | str, name: str, now_s: float, tz: str | None) -> 
             return now_s - (duration_s(ago.group(1)) or 0.0)
         if _NUMBER.fullmatch(text) and len(text.partition(".")[0]) > 8:
             return float(text)
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise DiagError(f"{name}={text[:40]!r} is no time", hint=_KNOWN) from None
+        moment = datetime.fromisoformat(text)
     zone: tzinfo = ZoneInfo(tz) if tz is not None else UTC
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)).timestamp()
 
