@@ -116,6 +116,7 @@ def _windows(
         inside = part.with_columns(pl.col("window").clip(0, count - 1)) if "window" in part.columns else part
         inside = inside.group_by("window").agg(_joined(name) for name in inside.columns if name != "window")
         frame = frame.join(inside, on="window", how="left", maintain_order="left")
+    frame = _with_recomputed(recording, frame, sent_back)
     frame = _with_totals(frame, got)
     pool = recording.deployments["kv_cache_tokens"].drop_nulls()
     if "context_ratio" in frame.columns and len(pool):
@@ -123,7 +124,6 @@ def _windows(
     for name, column in CostWindows.columns().items():
         if name not in frame.columns and name != "begin_s":
             frame = frame.with_columns(pl.lit(None, column.dtype).alias(name))
-    frame = _with_recomputed(recording, frame, sent_back)
     sums = [
         name
         for name in CostWindows.column_names()
@@ -216,14 +216,19 @@ def _with_totals(frame: pl.DataFrame, got: Delivery) -> pl.DataFrame:
 
 
 def _with_recomputed(recording: Recording, frame: pl.DataFrame, sent_back: Preemptions) -> pl.DataFrame:
+    """What requests compute again after a preemption: steps count it as output, and it is prompt work."""
     told = recomputed(recording.engine_steps)
-    if told is None and sent_back.count != 0:
+    if (told is None and sent_back.count != 0) or "decode_tokens" not in frame.columns:
         return frame
-    total = 0.0 if told is None else float(told.tokens)
-    weight = pl.col("decode_tokens").fill_null(0.0) / pl.col("decode_tokens").sum()
-    if not frame["decode_tokens"].count() or not frame["decode_tokens"].sum():
+    total, whole = 0.0 if told is None else float(told.tokens), float(frame["decode_tokens"].sum())
+    if not 0 <= total < whole:
         return frame
-    return frame.with_columns(recomputed_tokens=weight * total)
+    again = pl.col("decode_tokens").fill_null(0.0) * (total / whole)
+    return frame.with_columns(
+        recomputed_tokens=again,
+        decode_tokens=pl.col("decode_tokens") - again,
+        prefill_tokens=pl.col("prefill_tokens") + again,
+    )
 
 
 def _billed(windows: pl.DataFrame, facts: Facts) -> pl.DataFrame:

@@ -21,6 +21,11 @@ Demand = Literal["low", "point", "high"]
 BOUND_RATIO = 0.01
 """Share of the decode tokens that memory has to bind before a cap is read off the batches run then."""
 
+ALWAYS_RATIO = 0.9
+"""Share of a window's busy time in which memory binds, from which it binds throughout."""
+SERVED_RATIO = 1.02
+"""Arriving output tokens over those computed, up to which no backlog builds up."""
+
 
 class NoCost(Exception):
     """A deployment has no cost per token: it delivered nothing, or served never."""
@@ -217,7 +222,8 @@ def _demanded(told: Profile, batch: Floats, curve: StepCurve, context: float, de
     """The batch that traffic and settings asked for: as run, and more where memory bound and requests waited.
 
     Where memory binds, the demand lies between what ran and what ran or waited, since what waits may be backlog. The
-    point is what the arrivals need where they are told, within those bounds, and else the geometric middle.
+    point is what the arrivals need where they are told. A queue that stays while memory binds all the time and no more
+    arrives than is served limits itself, so what waits is demand; else the geometric middle is taken.
     """
     bound = _or_zero(told, "bound_ratio")
     most = batch + bound * _or_zero(told, "waiting_count")
@@ -225,14 +231,15 @@ def _demanded(told: Profile, batch: Floats, curve: StepCurve, context: float, de
         return batch
     if demand == "high":
         return most
-    offered, busy = told.columns["offered_tokens"], _ready_busy(told)
-    if offered is None or busy is None or not isinstance(curve, LinearSteps):
-        found: Floats = np.sqrt(batch * most)
-        return found
+    limited: Floats = batch * (most / np.maximum(batch, 1e-9)) ** ((1 + bound) / 2)
+    offered, busy, decode = told.columns["offered_tokens"], _busy(told), told.columns["decode_tokens"]
+    if offered is None or busy is None or decode is None or not isinstance(curve, LinearSteps):
+        return limited
     busy_s = np.maximum(busy / told.gpu_count, 1e-9)
-    prefill = np.minimum(_or_zero(told, "prefill_tokens") * curve.prefill_token_s / busy_s, 0.95)
-    needed = curve.batch_for(offered / busy_s / (1 - prefill), context)
-    return np.where(bound > 0, np.clip(needed, batch, most), batch)
+    per_token = float(_or_zero(told, "prefill_tokens").sum() / decode.sum()) * curve.prefill_token_s
+    needed = np.clip(curve.batch_for(offered / busy_s, context, per_token), batch, most)
+    stays = (bound >= ALWAYS_RATIO) & (offered <= SERVED_RATIO * decode)
+    return np.where(bound > 0, np.where(stays, limited, needed), batch)
 
 
 def _cap(told: Profile, batch: Floats, decode: Floats, good: Mask, context: float) -> float:

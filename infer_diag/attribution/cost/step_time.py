@@ -54,9 +54,12 @@ class LinearSteps:
         found: Floats = self.fixed_s + (self.sequence_s + self.context_token_s * context_tokens) * batch
         return found
 
-    def batch_for(self, tokens_per_s: Floats, context_tokens: float) -> Floats:
-        """The batch whose decode keeps up with a demand: b = g·a0 / (1 − g·(a2 + a3·L)), infinite beyond the limit."""
-        slope = self.sequence_s + self.context_token_s * context_tokens
+    def batch_for(self, tokens_per_s: Floats, context_tokens: float, prefill_s: float = 0.0) -> Floats:
+        """The batch whose decode keeps up with a demand g, infinite beyond the limit: g·a0 / (1 − g·(a2 + a3·L + p)).
+
+        p: seconds of prefill that each decode token brings with it.
+        """
+        slope = self.sequence_s + self.context_token_s * context_tokens + prefill_s
         room = 1 - tokens_per_s * slope
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(room > 0, tokens_per_s * self.fixed_s / room, np.inf)
