@@ -14,7 +14,8 @@ HOW = (*STATUSES, "recorded", "simulated")
 """How a figure was obtained; `not_identifiable` goes without one."""
 
 _TABLE = Environment(autoescape=True).from_string(
-    "<table><thead><tr>{% for name in head %}<th style='text-align:left'>{{ name }}</th>{% endfor %}</tr></thead><tbody>"
+    "<table><thead><tr>{% for name in head %}<th style='text-align:left'>{{ name }}</th>{% endfor %}</tr></thead>"
+    "<tbody>"
     "{% for claim in claims %}<tr><td style='text-align:left'>{{ claim.subject }}</td>"
     "<td style='text-align:left'>{{ claim.article }}</td><td style='text-align:left'>{{ claim.ours or '—' }}</td>"
     "<td style='text-align:left'>{{ claim.obtained }}</td>"
