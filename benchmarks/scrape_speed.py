@@ -2,11 +2,12 @@
 
     python benchmarks/scrape_speed.py [--mb 40] [--runs 3]
 
-The file is made first: one page after the other as vLLM answers `/metrics`, with as many families again that are none
-of its own (a collector in the same process, Python's, the HTTP layer's), each page a scrape with its time. Each figure
-is a process of its own: CPU seconds after the imports, and peak memory of the whole process with them. Both ways find
-the same number of scrapes and the same last value of a counter, or the run stops. The client's parser only parses; ours
-also makes the frames, and no way diagnoses them. Quote the ratios; absolute figures are the machine's.
+The file is made first: one page after the other as vLLM answers `/metrics`, with hundreds of families that are none of
+its own (a collector's in the same process), each page a scrape with its time; and once more as a folder with a file a
+page, the time in its name. Each figure is a process of its own: CPU seconds after the imports, and peak memory of the
+whole process with them. All ways find the same number of scrapes and the same last value of a counter, or the run
+stops. The client's parser only parses; ours also makes the frames. Quote the ratios; absolute figures are the
+machine's.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ found = [len(samples), round(grown + 37.0, 3)]
 WAYS = {
     "prometheus_client": ("from prometheus_client.parser import text_fd_to_metric_families", CLIENT),
     "infer_diag": ("import polars as pl\nfrom infer_diag.loaders import load", OURS),
+    "infer_diag, folder": ("import polars as pl\nfrom infer_diag.loaders import load", OURS),
 }
 
 Run = tuple[float, float, list[float]]
@@ -118,12 +120,16 @@ def page(number: int) -> Iterator[str]:
             yield f'{name}{{handler="/v1/chat/completions",method="{method}",status="2xx"}} {float(number + family)}'
 
 
-def write(path: Path, size_bytes: int) -> int:
-    """Writes pages until the file is as large as that; returns its size."""
+def write(path: Path, folder: Path, size_bytes: int) -> int:
+    """Writes pages to the file, and each to a file in the folder, until that many bytes; returns their number."""
     written = number = 0
+    folder.mkdir()
     with path.open("w", encoding="utf-8") as file:
         while written < size_bytes:
-            written += file.write("\n".join(page(number)) + "\n")
+            mark, *lines = page(number)
+            body = "\n".join(lines) + "\n"
+            (folder / f"metrics-{mark.split()[-1].replace(':', '')}.prom").write_text(body, encoding="utf-8")
+            written += file.write(f"{mark}\n{body}")
             number += 1
     return written
 
@@ -146,11 +152,11 @@ def main() -> None:
     options = parser.parse_args()
     runs: dict[str, list[Run]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "metrics.prom"
-        megabytes = write(path, int(options.mb * 1e6)) / 1e6
+        path, pages = Path(folder) / "metrics.prom", Path(folder) / "pages"
+        megabytes = write(path, pages, int(options.mb * 1e6)) / 1e6
         for _ in range(options.runs):
             for way, (imports, code) in WAYS.items():
-                runs[way].append(measured(imports, code, path))
+                runs[way].append(measured(imports, code, pages if way.endswith("folder") else path))
     figures = {str(found) for done in runs.values() for _, _, found in done}
     if len(figures) != 1:
         raise SystemExit(f"the ways disagree: {figures}")

@@ -21,10 +21,11 @@ _EPOCH = re.compile(r"(?<!\d)(1\d{9}(?:\.\d{1,6})?|1\d{12}|1\d{15}|1\d{18})(?!\d
 _DAY = re.compile(rf"(?<!\d){_DATE}(?:[T_ .-]?([01]\d|2[0-3])h?)?(?!\d)", re.ASCII)
 _NUMBER = re.compile(r"(?<!\d)(\d{1,9})(?=$|[-_. )])", re.ASCII)
 _COUNTED = re.compile(
-    r"[-_. #(]*|(?:.*[-_. ])?(?:metrics?|scrapes?|samples?|snapshots?|dumps?|pages?|polls?|ticks?|steps?|seq|t"
+    r"(?:.*[-_. ])?(?:metrics?|scrapes?|samples?|snapshots?|dumps?|pages?|polls?|ticks?|steps?|seq|t"
     r"|prom|prometheus|openmetrics|exposition)[-_. #(]*",
     re.ASCII | re.IGNORECASE,
 )
+_NUMBER_ALONE = re.compile(r"[-_. #(]*(\d{1,9})(?=$|[-_. )])(?!.*[-_. ]\d)", re.ASCII)
 _COPIED_S = 0.5
 """Nothing scrapes as often as this; files whose times lie closer were copied or unpacked one after the other."""
 
@@ -56,7 +57,9 @@ def named(file: LogFile) -> NamedFile | None:
         year, _, month, day, hour = found.groups()
         return NamedFile(file, _rest(folder, name, found), None, int(f"{year}{month}{day}{hour or '00'}"))
     numbers = [each for each in _NUMBER.finditer(name) if _COUNTED.fullmatch(name[: each.start()])]
-    return NamedFile(file, _rest(folder, name, numbers[-1]), None, int(numbers[-1].group())) if numbers else None
+    if (last := numbers[-1] if numbers else _NUMBER_ALONE.match(name)) is None:
+        return None
+    return NamedFile(file, _rest(folder, name, last), None, int(last.group(1)))
 
 
 def _rest(folder: str, name: str, found: re.Match[str]) -> str:
