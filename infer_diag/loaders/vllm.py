@@ -7,7 +7,7 @@ from functools import partial
 import polars as pl
 
 from infer_diag import redact
-from infer_diag.loaders import engine_log
+from infer_diag.loaders import engine_log, speculation
 from infer_diag.loaders.engine_log import REPLICA_PARTS, Engine, Frames, replica
 from infer_diag.loaders.loader import Loader
 from infer_diag.loaders.sniff import Signature
@@ -91,6 +91,7 @@ def serving(batch: Batch) -> Frames:
         "incidents": pl.concat(
             [answered(responses, batch), _preemptions(batch.records), _in_use(batch.records)], how="diagonal"
         ),
+        "speculation": speculation.speculation(batch.records),
         "rejected": pl.concat([damaged_steps, damaged_statistics]),
     }
 
@@ -264,7 +265,7 @@ ENGINE = Engine(
             "Finished request ",
             '"POST ',
             "PreemptionMode",
-            "SpecDecoding",
+            *speculation.NEEDLES,
             "Processed prompts:",
             "Sleep mode freed",
             " seconds to ",
@@ -275,6 +276,7 @@ ENGINE = Engine(
     identify=identify,
     serving=serving,
     configured=configured,
+    whole=speculation.with_speculation,
 )
 
 LOADER = Loader(

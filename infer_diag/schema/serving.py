@@ -81,6 +81,10 @@ class EngineSamples(Evidence):
     new_count = dy.UInt32(nullable=True, description="sequences that the batch admits")
     new_tokens = dy.UInt32(nullable=True, description="prompt tokens that the batch computes")
     cached_tokens = dy.UInt32(nullable=True, description="prompt tokens that the batch finds in the cache")
+    acceptance_length_tokens = dy.Float64(nullable=True, min=0, description="mean per step of the verified model")
+    draft_acceptance_ratio = dy.Float64(nullable=True, min=0, description="drafted tokens that were accepted")
+    accepted_tokens_per_s = dy.Float64(nullable=True, min=0)
+    drafted_tokens_per_s = dy.Float64(nullable=True, min=0)
 
 
 class EngineSteps(Evidence):
