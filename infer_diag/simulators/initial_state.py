@@ -116,7 +116,11 @@ def _merged(spans: pl.DataFrame) -> pl.DataFrame:
 def _inside(before: pl.DataFrame, segments: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """(objects with the begin and end of their segment, how many lie in none or overlap the one before)."""
     placed = before.select(
-        "object", pl.col("address_id").cast(pl.Int64), pl.col("requested_bytes").cast(pl.Int64), "last_row", "size_bytes"
+        "object",
+        pl.col("address_id").cast(pl.Int64),
+        pl.col("requested_bytes").cast(pl.Int64),
+        "last_row",
+        "size_bytes",
     ).sort("address_id")
     found = placed.join_asof(segments, left_on="address_id", right_on="begin", check_sortedness=False)
     size = pl.coalesce(pl.col("size_bytes").cast(pl.Int64), _rounded(pl.col("requested_bytes")))
@@ -162,13 +166,14 @@ def _holes(live: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
     ends = live.select("begin", (pl.col("address_id") + pl.col("size_bytes")).alias("low"))
     lows = pl.concat([segments.select("begin", pl.col("begin").alias("low")), ends])
     highs = pl.concat(
-        [live.select("begin", pl.col("address_id").alias("high")), segments.select("begin", pl.col("end").alias("high"))]
+        [
+            live.select("begin", pl.col("address_id").alias("high")),
+            segments.select("begin", pl.col("end").alias("high")),
+        ]
     )
     lows, highs = lows.sort("begin", "low"), highs.sort("begin", "high")
     gaps = pl.concat([lows, highs.select("high")], how="horizontal").filter(pl.col("high") > pl.col("low"))
-    return gaps.select(
-        "begin", pl.col("low").alias("address_id"), (pl.col("high") - pl.col("low")).alias("size_bytes")
-    )
+    return gaps.select("begin", pl.col("low").alias("address_id"), (pl.col("high") - pl.col("low")).alias("size_bytes"))
 
 
 def _shaped(both: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,6 @@ from infer_diag.simulators.allocators.heap import (
     LARGE_UNMAPPED_SET,
     LIVE,
     NOTHING,
-    RESERVED,
     SETS_PER_ARENA,
     SMALL_SET,
     SMALL_UNMAPPED_SET,
@@ -31,7 +30,7 @@ from infer_diag.simulators.allocators.heap import (
 from infer_diag.simulators.allocators.torch_expandable import LARGE_CHUNK, LARGEST_SPACE, SMALL_CHUNK
 
 _BLOCK = np.dtype(
-    [(name, np.int64) for name in ("address", "size", "requested", "state", "arena", "thing", "segment", "end", "chunk")]
+    [(name, np.int64) for name in ("address", "size", "requested", "state", "arena", "thing", "segment", "chunk")]
     + [("is_small", np.int8)]
 )
 
@@ -53,7 +52,7 @@ def adopt(allocator: Allocator, blocks: pl.DataFrame, objects: Ints) -> None:
     rows["arena"] = [known[pair] for pair in pairs]
     rows["thing"], rows["is_small"] = objects, small
     rows["segment"] = blocks["segment_id"].cast(pl.Int64).to_numpy()
-    rows["end"] = rows["segment"] + blocks["segment_bytes"].cast(pl.Int64).to_numpy()
+
     rows["chunk"] = np.where(expandable, np.where(small, SMALL_CHUNK, LARGE_CHUNK), 0)
     allocator.heap = heaps.with_capacity(allocator.heap, len(allocator.heap.nodes) + 3 * len(rows) + 64)
     allocator.take_objects(int(objects.max(initial=-1)) + 1)

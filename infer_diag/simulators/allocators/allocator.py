@@ -143,7 +143,7 @@ class Allocator:
 
     def blocks(self) -> pl.DataFrame:
         """`schema.Blocks`: every block that memory backs, by address."""
-        return frames.blocks_frame(self.heap, self.streams, self.pools)
+        return frames.blocks_frame(self.heap, self.streams, self.pools, is_torch=self._is_torch)
 
     def recording(self, times: pl.Series | None = None) -> Recording:
         """Blocks, events, failures and counters as a recording; its source says that it is simulated."""
@@ -153,7 +153,7 @@ class Allocator:
             sources=(Source("simulated", "simulated-allocator", "simulator", notes=(note,)),),
             allocator_events=frames.events_frame(log, self.streams, times),
             blocks=self.blocks(),
-            memory_stats=frames.stats_frame(self.heap),
+            memory_stats=frames.stats_frame(self.heap, is_torch=self._is_torch),
             ooms=frames.ooms_frame(log, self.limit_bytes),
         )
 
@@ -172,6 +172,10 @@ class Allocator:
         self.pools.append(pool)
         self.heap = heap.with_arenas(self.heap, self._is_private())
         return len(self.streams) - 1
+
+    @property
+    def _is_torch(self) -> bool:
+        return isinstance(self.settings, TorchSettings)
 
     def _is_private(self) -> Ints:
         return np.array([pool is not None for pool in self.pools], np.int64)

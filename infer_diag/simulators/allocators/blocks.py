@@ -1,4 +1,4 @@
-"""What every simulated pool does with its blocks: new segments, cutting a block, joining idle neighbours, giving back."""
+"""What simulated pools do with blocks: take segments, cut a block, join idle neighbours, give memory back."""
 
 from __future__ import annotations
 

@@ -42,10 +42,12 @@ def heap_order(heap: Heap) -> Ints:
     return nodes[np.argsort(heap.nodes["address"][nodes], kind="stable")]
 
 
-def blocks_frame(heap: Heap, streams: Sequence[str | None], pools: Sequence[str | None]) -> pl.DataFrame:
+def blocks_frame(
+    heap: Heap, streams: Sequence[str | None], pools: Sequence[str | None], *, is_torch: bool = True
+) -> pl.DataFrame:
     """`schema.Blocks` of a heap, one row per block that memory backs, by address.
 
-    `streams` and `pools` name the arenas. A range of an expandable segment with memory behind it is a segment of its
+    `streams` and `pools` name the arenas; kinds of segments and the state `inactive` are PyTorch's alone. A range of an expandable segment with memory behind it is a segment of its
     own, as PyTorch reports it.
     """
     order = heap_order(heap)
@@ -60,24 +62,25 @@ def blocks_frame(heap: Heap, streams: Sequence[str | None], pools: Sequence[str 
     sizes = np.zeros(group[-1] + 1, np.int64)
     np.add.at(sizes, group, nodes["size"])
     is_large = heap.sets.reshape(-1, 4)[nodes["arena"], 1] == nodes["free_set"]
+    names = _STATES if is_torch else _STATES | {IDLE: "free"}
     frame = pl.DataFrame(
         {
             "snapshot": "simulated",
             "segment_id": nodes["address"][begins][group],
             "segment_bytes": sizes[group],
-            "segment_kind": np.where(is_large, "large", "small"),
+            "segment_kind": np.where(is_large, "large", "small") if is_torch else [None] * len(nodes),
             "is_expandable": nodes["chunk"] > 0,
             "pool": pl.Series([pools[each] for each in nodes["arena"]], dtype=pl.String),
             "stream": pl.Series([streams[each] for each in nodes["arena"]], dtype=pl.String),
             "address_id": nodes["address"],
             "size_bytes": nodes["size"],
             "requested_bytes": pl.Series(nodes["requested"]),
-            "state": [_STATES[each] for each in nodes["state"].tolist()],
+            "state": [names[each] for each in nodes["state"].tolist()],
             "source_id": 0,
             "line": 0,
         }
     )
-    idle = pl.col("state") == "inactive"
+    idle = pl.col("state") == names[IDLE]
     frame = frame.with_columns(
         pl.lit(None, pl.String).alias("gpu"), pl.when(~idle).then("requested_bytes").alias("requested_bytes")
     )
@@ -137,8 +140,8 @@ def ooms_frame(log: Records, limit_bytes: int | None) -> pl.DataFrame:
     return Ooms.validate(frame.with_columns(missing).select(wanted.names()), cast=True)
 
 
-def stats_frame(heap: Heap) -> pl.DataFrame:
-    """`schema.MemoryStats` of a heap: one row of its counters, exact."""
+def stats_frame(heap: Heap, *, is_torch: bool = True) -> pl.DataFrame:
+    """`schema.MemoryStats` of a heap: one row of its counters, exact; `inactive_split` is PyTorch's alone."""
     nodes, counts = heap.nodes, heap.counts
     order = heap_order(heap)
     mine = nodes[order]
@@ -151,7 +154,7 @@ def stats_frame(heap: Heap) -> pl.DataFrame:
         "allocated_bytes": counts[ALLOCATED],
         "active_bytes": counts[ACTIVE],
         "requested_bytes": counts[REQUESTED],
-        "inactive_split_bytes": mine["size"][split].sum(),
+        "inactive_split_bytes": mine["size"][split].sum() if is_torch else None,
         "peak_reserved_bytes": counts[RESERVED_PEAK],
         "peak_allocated_bytes": counts[ALLOCATED_PEAK],
         "resolution_bytes": 0,
@@ -160,6 +163,6 @@ def stats_frame(heap: Heap) -> pl.DataFrame:
         "retry_count": counts[RETRIES],
     }
     wanted = MemoryStats.create_empty().schema
-    frame = pl.DataFrame({name: [float(value)] for name, value in row.items()})
+    frame = pl.DataFrame({name: [None if value is None else float(value)] for name, value in row.items()})
     missing = [pl.lit(None, kind).alias(name) for name, kind in wanted.items() if name not in frame.columns]
     return MemoryStats.validate(frame.with_columns(missing).select(wanted.names()), cast=True)

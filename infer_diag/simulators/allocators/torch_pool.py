@@ -1,7 +1,8 @@
 """PyTorch's native CUDA caching allocator: which block serves, when it is cut, what happens when none fits.
 
 Source: c10/cuda/CUDACachingAllocator.cpp of pytorch/pytorch at commit 001074d. Not modelled: the time that a call
-takes, memory that other processes take meanwhile, and allocations while a graph is being captured, which skip the last retry.
+takes, memory that other processes take meanwhile, and that allocations during the capture of a graph skip the last
+retry.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from infer_diag.simulators.allocators.heap import Ints, Records
 from infer_diag.simulators.allocators.kinds import ALLOC, EMPTY_CACHE, FREE, FREE_REQUESTED
 from infer_diag.simulators.allocators.loop import STEP
 
+_TOLD = ("address_id", "requested_bytes", "allocated_bytes")
 _BLOCK_ACTIONS = ("alloc", "free", "free_requested")
 _FROM_DRIVER = ("segment_alloc", "segment_map")
 _TO_DRIVER = ("segment_free", "segment_unmap")
@@ -46,18 +47,19 @@ class Trace:
 def trace(events: pl.DataFrame, blocks: pl.DataFrame, *, limit_bytes: int | None = None) -> Trace:
     """The steps of one device's events; `blocks` are those after the last event, none where nobody recorded them.
 
-    Frames in: AllocatorEvents, Blocks, each of one source and device. A request that failed becomes one that is freed at
-    once if it is served. Memory that went back to the driver between two requests becomes a call that empties the
+    Frames in: AllocatorEvents, Blocks, each of one source and device. A request that failed becomes one that is freed
+    at once if it is served. Memory that went back to the driver between two requests becomes a call that empties the
     cache, unless the request after it needed the room (`limit_bytes` tells; where it is null, none is taken to).
     """
     told = events.with_columns(
         pl.int_range(pl.len(), dtype=pl.Int64).alias("row"), pl.col("stream").cast(pl.String).fill_null("0")
-    ).select("row", "time", pl.col("action").cast(pl.String), "address_id", "requested_bytes", "allocated_bytes", "stream")
+    ).select("row", "time", pl.col("action").cast(pl.String), *_TOLD, "stream")
     lives, doubts = _lives(told)
     before = _before(lives, blocks)
     of_blocks = _with_objects(lives, before)
-    others = [_failed(told, len(before) + int(of_blocks["object"].n_unique())), _emptied(told, _reserved(blocks), limit_bytes)]
-    rows = pl.concat([of_blocks, *others], how="diagonal").sort("row", "after", maintain_order=True)
+    failed = _failed(told, len(before) + int((of_blocks["action"] == "alloc").sum()))
+    emptied = _emptied(told, _reserved(blocks), limit_bytes)
+    rows = pl.concat([of_blocks, failed, emptied], how="diagonal").sort("row", "after", maintain_order=True)
     rows = _without_immediate(rows).join(_offered(told), on="row", how="left", maintain_order="left")
     rows = _with_pool(rows, blocks)
     arenas = pl.concat([rows.select("stream", "pool"), before.select("stream", "pool")]).drop_nulls("stream").unique()
@@ -153,8 +155,10 @@ def _emptied(told: pl.DataFrame, reserved_bytes: int, limit_bytes: int | None) -
         wanted = pl.col("level") + begin_bytes + pl.col("allocated_bytes").shift(-1).fill_null(0).cast(pl.Int64)
         retried = needed & (wanted > limit_bytes)
     retried |= pl.col("action").shift(-1) == "oom"
-    return follows.with_columns(retried.fill_null(False).alias("retried")).filter(given & ~pl.col("retried")).select(
-        "row", "time", pl.lit("empty_cache").alias("action"), pl.lit(0).alias("after"), "stream"
+    return (
+        follows.with_columns(retried.fill_null(False).alias("retried"))
+        .filter(given & ~pl.col("retried"))
+        .select("row", "time", pl.lit("empty_cache").alias("action"), pl.lit(0).alias("after"), "stream")
     )
 
 
