@@ -54,7 +54,7 @@ def trace_curves(trace: HeapTrace, instants: int = INSTANTS) -> pl.DataFrame:
     levels = found.levels
     levels[:, : len(trace.unnamed_bytes), _SIZES.index("reserved")] += trace.unnamed_bytes
     pools = [_pool_rows(trace, events, levels, group) for group in range(len(trace.groups))]
-    device = _device_rows(trace, events, levels)
+    device = _with_recorded(trace, events, _device_rows(trace, events, levels))
     rows = pl.concat([device, *pools], how="vertical_relaxed").sort("event_id", maintain_order=True)
     if not trace.has_blocks:
         rows = rows.with_columns(pl.lit(None).alias(name) for name in _OF_BLOCKS)
@@ -109,6 +109,19 @@ def _device_rows(trace: HeapTrace, events: Ints, levels: Floats) -> pl.DataFrame
     rows = _rows(trace, events, whole, _share(whole, "usable") if asked else none, beyond + missing if asked else none)
     nothing = [pl.lit(None, pl.String).alias(name) for name in GROUP_KEY[:-1]]
     return rows.with_columns(pl.lit("device").alias("scope"), *nothing)
+
+
+def _with_recorded(trace: HeapTrace, events: Ints, device: pl.DataFrame) -> pl.DataFrame:
+    """The device's totals where the recorder wrote them itself: they hold what no event of the recording names."""
+    if not trace.event_count:
+        return device
+    past = pl.Series(np.maximum(events, 0))
+    for told, column in (("total_reserved_bytes", "reserved_bytes"), ("total_allocated_bytes", "allocated_bytes")):
+        recorded = trace.totals[told].cast(pl.Int64, strict=False)
+        if recorded.null_count() < len(recorded):
+            value = pl.when(pl.col("event_id") >= 0).then(pl.lit(recorded.gather(past)))
+            device = device.with_columns(value.alias(column))
+    return device
 
 
 def _share(levels: Floats, name: str) -> Floats:

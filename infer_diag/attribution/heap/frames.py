@@ -64,8 +64,9 @@ class HeapAgreement(dy.Schema):
 class MemoryWaste(dy.Schema):
     """One row per source, snapshot, device and pool, and one with scope `device`: what reserved memory is used for.
 
-    requested + internal + awaiting + stuck + cached = reserved, exactly; `internal` is rounding, `stuck` idle bytes
-    beside live blocks (external fragmentation), `cached` idle bytes that could go back to the driver (reservation).
+    requested + internal + awaiting + stuck + cached + unnamed = reserved, exactly; `internal` is rounding, `stuck` idle
+    bytes beside live blocks (external fragmentation), `cached` idle bytes that could go back to the driver
+    (reservation), `unnamed` those of segments that no block of the map names.
     """
 
     source_id = dy.UInt32()
@@ -81,6 +82,7 @@ class MemoryWaste(dy.Schema):
     awaiting_bytes = dy.Int64(min=0, description="freed, and still waited for by a stream")
     stuck_bytes = dy.Int64(min=0)
     cached_bytes = dy.Int64(min=0)
+    unnamed_bytes = dy.Int64(min=0)
     largest_free_bytes = dy.Int64(min=0)
     hole_count = dy.Int64(min=0)
     internal_frag_ratio = dy.Float64(nullable=True, min=0, max=1, description="internal / (requested + internal)")

@@ -152,16 +152,7 @@ def _trace(
     recording: Recording, source_id: int, gpu: str | None, events: pl.DataFrame, final: pl.DataFrame
 ) -> HeapTrace:
     policy = policy_of(recording.sources[source_id], events)
-    moves = events.select(
-        pl.col("action").cast(pl.String).replace_strict(_KINDS, default=_NOTHING, return_dtype=pl.UInt8).alias("kind"),
-        pl.col("address_id").cast(pl.Int64, strict=False).alias("address"),
-        pl.coalesce("requested_bytes", "allocated_bytes").cast(pl.Int64, strict=False).fill_null(0).alias("size"),
-        pl.when(pl.col("action") == "alloc")
-        .then(pl.col("allocated_bytes").cast(pl.Int64, strict=False))
-        .fill_null(0)
-        .alias("fixed"),
-        "stream",
-    ).with_columns(pl.when(pl.col("address").is_null()).then(_NOTHING).otherwise("kind").cast(pl.UInt8).alias("kind"))
+    moves = _moves(events)
     of_blocks = moves.filter(pl.col("kind") < 3)
     segments = final_segments(final)
     taken = segment_rows(moves, segments, policy)
@@ -192,6 +183,23 @@ def _trace(
         unnamed_bytes=_unnamed(segments, groups),
         final=final,
         totals=events.select(name for name in shown if name.startswith("total_")),
+    )
+
+
+def _moves(events: pl.DataFrame) -> pl.DataFrame:
+    """The events by kind, with what each asks for, and the size of its block where the event tells it."""
+    rows = events.select(
+        pl.col("action").cast(pl.String).replace_strict(_KINDS, default=_NOTHING, return_dtype=pl.UInt8).alias("kind"),
+        pl.col("address_id").cast(pl.Int64, strict=False).alias("address"),
+        pl.coalesce("requested_bytes", "allocated_bytes").cast(pl.Int64, strict=False).fill_null(0).alias("size"),
+        pl.when(pl.col("action") == "alloc")
+        .then(pl.col("allocated_bytes").cast(pl.Int64, strict=False))
+        .fill_null(0)
+        .alias("fixed"),
+        "stream",
+    )
+    return rows.with_columns(
+        pl.when(pl.col("address").is_null()).then(_NOTHING).otherwise("kind").cast(pl.UInt8).alias("kind")
     )
 
 
