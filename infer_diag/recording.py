@@ -80,6 +80,7 @@ class Recording:
     phases: pl.DataFrame = field(default_factory=schema.Phases.create_empty)
     progress: pl.DataFrame = field(default_factory=schema.Progress.create_empty)
     incidents: pl.DataFrame = field(default_factory=schema.Incidents.create_empty)
+    start_totals: pl.DataFrame = field(default_factory=schema.StartTotals.create_empty)
     requests: pl.DataFrame = field(default_factory=schema.Requests.create_empty)
     request_timings: pl.DataFrame = field(default_factory=schema.RequestTimings.create_empty)
     request_totals: pl.DataFrame = field(default_factory=schema.RequestTotals.create_empty)

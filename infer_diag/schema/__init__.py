@@ -20,7 +20,7 @@ from infer_diag.schema.serving import (
     RequestTimings,
     RequestTotals,
 )
-from infer_diag.schema.starts import Incidents, Phases, Progress, Starts
+from infer_diag.schema.starts import Incidents, Phases, Progress, Starts, StartTotals
 
 __all__ = [
     "FRAMES",
@@ -47,6 +47,7 @@ __all__ = [
     "RequestTimings",
     "RequestTotals",
     "Requests",
+    "StartTotals",
     "Starts",
 ]
 
@@ -55,6 +56,7 @@ FRAMES: dict[str, type[dy.Schema]] = {
     "phases": Phases,
     "progress": Progress,
     "incidents": Incidents,
+    "start_totals": StartTotals,
     "requests": Requests,
     "request_timings": RequestTimings,
     "request_totals": RequestTotals,

@@ -48,6 +48,35 @@ class Phases(Evidence):
     size_bytes = dy.Float64(nullable=True, min=0, description="bytes moved or taken, where the line says so")
 
 
+class StartTotals(Evidence):
+    """One row per step of starts and resource of a source that sums over many and tells of no single one.
+
+    `pod_start` lasts from kubelet's first sight of a pod until it runs, `pod_start_total` from the pod's creation until
+    its containers are seen to have started, and `pod_start_without_pulls` is that without pulls and init containers.
+    """
+
+    step = dy.Enum(
+        (
+            "device_registration",
+            "device_allocation",
+            "sandbox",
+            "image_pull",
+            "container_create",
+            "container_start",
+            "pod_start",
+            "pod_start_total",
+            "pod_start_without_pulls",
+        )
+    )
+    resource = dy.String(nullable=True, description="what a device plugin offers")
+    event_count = dy.UInt64()
+    mean_s = dy.Float64(nullable=True, min=0, description="null where the source counts and does not time")
+    bucket_max_s = dy.List(
+        dy.Float64(nullable=True), nullable=True, description="upper bounds of a histogram's buckets; null: without one"
+    )
+    bucket_counts = dy.List(dy.UInt64(), nullable=True, description="events in each bucket, above the bound before")
+
+
 class Progress(Evidence):
     """One row per reading of a progress bar of a start."""
 

@@ -14,19 +14,19 @@ def engine_frames(values: pl.DataFrame) -> dict[str, pl.DataFrame]:
     Rates are the increase of a counter since the scrape before, divided by the time between; they are null over a
     restart, and where no time is told. What a counter added over a restart is its value after it: a lower bound.
     """
-    own = _preferred(values.filter(pl.col("kind") != "device"))
+    own = preferred(values.filter(pl.col("kind") != "device"))
     if own.is_empty():
         return {}
-    grown = _grown(own.filter(pl.col("kind") != "gauge"))
+    grown = growth(own.filter(pl.col("kind") != "gauge"))
     samples = _samples(own, grown)
     return {
         "engine_samples": samples,
-        "request_totals": _totals(grown),
+        "request_totals": totals(grown),
         "incidents": _restarts(grown),
     }
 
 
-def _preferred(values: pl.DataFrame) -> pl.DataFrame:
+def preferred(values: pl.DataFrame) -> pl.DataFrame:
     """One name per family and place: a version that exports a metric under an old and a new name counts once."""
     family = ("engine", "place", "replica", "column", "kind", "part")
     return values.filter(pl.col("rank") == pl.col("rank").min().over(family)).with_columns(_label(values))
@@ -40,7 +40,7 @@ def _label(values: pl.DataFrame) -> pl.Expr:
     return pl.when(name != "").then(name).alias("replica")
 
 
-def _grown(values: pl.DataFrame) -> pl.DataFrame:
+def growth(values: pl.DataFrame) -> pl.DataFrame:
     """Counters and parts of histograms with `grown` since the series' scrape before, `reset`, and the time between.
 
     A series that first shows up after the first scrape of its place began at zero. Where there is but one scrape, what
@@ -98,7 +98,7 @@ def _with(frame: pl.DataFrame, rows: pl.DataFrame, column: str, value: str, name
     return joined.with_columns(pl.col(name).cast(pl.Float64))
 
 
-def _totals(grown: pl.DataFrame) -> pl.DataFrame:
+def totals(grown: pl.DataFrame) -> pl.DataFrame:
     """Per model and measure the number of requests, their mean and their buckets, over all scrapes.
 
     The mean is exact: the increase of the sum divided by that of the count. Buckets hold the requests up to their

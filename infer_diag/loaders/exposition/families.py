@@ -153,7 +153,21 @@ DCGM = Exporter(
     ),
 )
 
-EXPORTERS = (VLLM, SGLANG, TGI, LLAMA_CPP, LMDEPLOY, TENSORRT_LLM, TRITON, DCGM)
+KUBELET = Exporter(
+    "kubelet",
+    ("kubelet_",),
+    (
+        _histogram("device_allocation", "device_plugin_alloc_duration_seconds"),
+        _counter("device_registration", "device_plugin_registration"),
+        _histogram("sandbox", "run_podsandbox_duration_seconds"),
+        _histogram("operation", "runtime_operations_duration_seconds"),
+        _histogram("pod_start", "pod_start_duration_seconds"),
+        _histogram("pod_start_total", "pod_start_total_duration_seconds"),
+        _histogram("pod_start_without_pulls", "pod_start_sli_duration_seconds"),
+    ),
+)
+
+EXPORTERS = (VLLM, SGLANG, TGI, LLAMA_CPP, LMDEPLOY, TENSORRT_LLM, TRITON, DCGM, KUBELET)
 HISTOGRAM_PARTS = ("_sum", "_count", "_bucket")
 
 

@@ -8,8 +8,9 @@ from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
 from infer_diag.loaders.exposition.answers import answered, gathered
 from infer_diag.loaders.exposition.devices import device_frames
 from infer_diag.loaders.exposition.engines import engine_frames
-from infer_diag.loaders.exposition.families import DCGM, EXPORTERS
+from infer_diag.loaders.exposition.families import DCGM, EXPORTERS, KUBELET
 from infer_diag.loaders.exposition.file_times import name_times, named
+from infer_diag.loaders.exposition.nodes import node_frames
 from infer_diag.loaders.exposition.scrapes import Scrapes, read_scrapes
 from infer_diag.loaders.exposition.series import read_series
 from infer_diag.loaders.files import LogFile
@@ -79,7 +80,9 @@ def _recorded(
     values = samples.join(series, on="series", how="inner", maintain_order="left")
     # A stale marker is no value, and an infinite one none that a frame can hold.
     values = values.with_columns(pl.when(pl.col("value").is_finite()).then("value").alias("value")).drop_nulls("value")
-    frames = _joined(engine_frames(values), device_frames(values))
+    of_nodes = pl.col("engine") == KUBELET.engine
+    engines, nodes = values.filter(~of_nodes), values.filter(of_nodes)
+    frames = _joined(engine_frames(engines), device_frames(engines)) | node_frames(nodes)
     engine = _engine(values)
     return recorded(
         file,
@@ -122,9 +125,9 @@ _RESULT = r'"resultType"\s*:\s*"(?:matrix|vector)"'
 
 PROMETHEUS = Loader(
     name="prometheus",
-    about="Prometheus text and OpenMetrics, one scrape or many, and saved query answers: vLLM, SGLang, TGI and others",
+    about="Prometheus text and OpenMetrics, one scrape or many, and saved query answers: engines, kubelet",
     versions="text 0.0.4 and OpenMetrics 1.0; vLLM to 0.32, SGLang to 0.5",
-    frames=("incidents", "request_totals", "engine_samples", "gpu_samples"),
+    frames=("incidents", "start_totals", "request_totals", "engine_samples", "gpu_samples"),
     example='vllm:num_requests_running{engine="0",model_name="m"} 3.0',
     signature=Signature(
         # Names of metrics hold names of engines, so a sample counts for more than a word in it.
@@ -133,7 +136,7 @@ PROMETHEUS = Loader(
             _SAMPLE,
             _RESULT,
             r"^# (?:TYPE|HELP) (?:vllm|sglang|llamacpp|lmdeploy|trtllm)[:_]",
-            r"^# (?:TYPE|HELP) (?:tgi|nv)_",
+            r"^# (?:TYPE|HELP) (?:tgi|nv|kubelet)_",
         ),
     ),
     load=load,

@@ -33,6 +33,7 @@ SERIES: dict[str, pl.DataType | type[pl.DataType]] = {
 
 _PLACES = ("pod", "exported_pod", "pod_name", "instance")
 _HOSTS = ("Hostname", "hostname", "exported_hostname", "node", "instance")
+_ABOUT = ("model_name", "model", "resource_name", "operation_type")
 _PARALLEL = ("engine", "dp_rank")
 
 
@@ -64,7 +65,7 @@ def series_row(key: str, name: str, labels: Mapping[str, str]) -> dict[str, Any]
         **{part: getattr(meaning, part) for part in ("engine", "column", "kind", "part", "scale", "across", "rank")},
         "place": next((labels[label] for label in _PLACES if labels.get(label)), None),
         "replica": f"DP{parallel}" if parallel is not None else None,
-        "model": labels.get("model_name") or labels.get("model"),
+        "model": next((labels[label] for label in _ABOUT if labels.get(label)), None),
         "le": _limit(labels.get("le")),
         "host": next((labels[label] for label in _HOSTS if labels.get(label)), None),
         "gpu": device,
