@@ -47,8 +47,8 @@ def blocks_frame(
 ) -> pl.DataFrame:
     """`schema.Blocks` of a heap, one row per block that memory backs, by address.
 
-    `streams` and `pools` name the arenas; kinds of segments and the state `inactive` are PyTorch's alone. A range of an expandable segment with memory behind it is a segment of its
-    own, as PyTorch reports it.
+    `streams` and `pools` name the arenas; kinds of segments and the state `inactive` are PyTorch's alone. A range of an
+    expandable segment with memory behind it is a segment of its own, as PyTorch reports it.
     """
     order = heap_order(heap)
     nodes = heap.nodes[order]
