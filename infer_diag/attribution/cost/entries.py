@@ -90,7 +90,7 @@ def _time(
     held = _held(facts, found, sums.get("held_gpu_s"), lines)
     cold = sums.get("cold_gpu_s")
     starts = [hold for hold in found if hold.is_start]
-    acquired = all(hold.acquired for hold in starts)
+    acquired = all(hold.acquired for hold in starts) and facts.gpu_count is not None
     return {
         "held": held,
         "cold": _bounded_below("GPU-s", cold, acquired, "starts, from acquired to ready", POD_EVENTS, lines),

@@ -113,12 +113,28 @@ def _end(recording: Recording, row: Row, after: Row | None) -> tuple[datetime, b
         last: datetime = stops.max()  # type: ignore[assignment]
         return last, True
     if after is not None:
+        crash = _crash(recording, row, after)
+        if crash is not None:
+            return crash, True
         same_pod = after["acquire_time"] is None
         return (after["first_time"] or _begin(after), True) if same_pod else (row["last_time"] or _begin(row), False)
     if row["failed_line"] is not None and row["ready_time"] is None and not row["served"]:
         return row["last_time"] or _begin(row), False
     times = [source.last_time for source in recording.sources if source.last_time is not None and _tells(source)]
     return max([*times, _begin(row)]), False
+
+
+def _crash(recording: Recording, row: Row, after: Row) -> datetime | None:
+    """When the run broke off: at a failure after which its log tells of no work until the next start."""
+    here, low, high = pl.col("source_id") == row["source_id"], _begin(row), _begin(after)
+    inside = here & (pl.col("time") >= low) & (pl.col("time") < high)
+    failures = recording.incidents.filter(pl.col("kind").cast(pl.String).is_in(["oom", "failed"]))
+    failed = pl.concat([recording.ooms.filter(inside)["time"], failures.filter(inside)["time"]])
+    worked = pl.concat([getattr(recording, name).filter(inside)["time"] for name in _SERVING])
+    if failed.is_empty() or (len(worked) and worked.max() > failed.max()):
+        return None
+    last: datetime = failed.max()  # type: ignore[assignment]
+    return last
 
 
 def _tells(source: Any) -> bool:

@@ -253,10 +253,11 @@ def _cap(told: Profile, batch: Floats, decode: Floats, good: Mask, context: floa
 
 
 def _quantiles(values: Floats, weights: Floats) -> Floats:
+    """Weighted quantiles at the middle of POINTS equal shares; a window split in two changes none."""
     order = np.argsort(values, kind="stable")
     passed = np.cumsum(weights[order])
-    middle = (passed - weights[order] / 2) / passed[-1]
-    found: Floats = np.interp((np.arange(POINTS) + 0.5) / POINTS, middle, values[order])
+    place = np.searchsorted(passed / passed[-1], (np.arange(POINTS) + 0.5) / POINTS)
+    found: Floats = values[order][np.minimum(place, len(values) - 1)]
     return found
 
 
