@@ -15,6 +15,7 @@ from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.clock import FileClock
 from infer_diag.loaders.text.lines import Chunk, Wrap, wrapping
 from infer_diag.loaders.text.needles import Needles, any_of
+from infer_diag.loaders.text.partials import whole_lines
 from infer_diag.loaders.text.records import ATTRIBUTES, records
 
 _CONTEXT_LINES = 5000
@@ -115,7 +116,7 @@ class TextReader:
     def batches(self) -> Iterator[Batch]:
         """Timed records, piece after piece; where few lines matter, those of several chunks go together."""
         held: list[tuple[Chunk, pl.DataFrame]] = []
-        for number, data in enumerate(self.file.chunks()):
+        for number, data in enumerate(whole_lines(self.file.chunks())):
             if number == 0:
                 self.wrap = _sniffed_wrap(data)
             self.on_bytes(len(data))
