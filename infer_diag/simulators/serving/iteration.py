@@ -16,6 +16,7 @@ from infer_diag.simulators.serving.state import (
     ROW_EMITTED,
     ROW_FINISHED,
     ROW_NEW,
+    ROW_OUTPUTS,
     ROW_PREEMPTED,
     ROW_RECOMPUTED,
     ROW_RUNNING,
@@ -50,8 +51,10 @@ def schedule(requests: Requests, limits: Limits, engine: Engine, now_s: float) -
 def step_s(step: Floats, prompt_tokens: float, outputs: float, context: float, pairs: float) -> float:
     """`StepTime.seconds` of one step, from its parameters."""
     memory = step[5] + step[3] * context
-    compute = step[1] * prompt_tokens + step[2] * outputs + step[4] * pairs
     if step[6] > 0:
+        memory += step[6] * (1.0 - step[7] ** (prompt_tokens + outputs))
+    compute = step[1] * prompt_tokens + step[2] * outputs + step[4] * pairs
+    if step[8] > 0:
         return float(step[0] + max(memory, compute))
     return float(step[0] + memory + compute)
 
@@ -75,6 +78,7 @@ def apply(requests: Requests, limits: Limits, step: Floats, engine: Engine, row:
             row[DECODE_TOKENS] += tokens
         if tokens == 1 and requests[request].emitted > 0:
             outputs += 1
+            row[ROW_OUTPUTS] += 1
         else:
             prompt_tokens += tokens
             pairs += tokens * before + 0.5 * tokens * (tokens + 1)
@@ -97,7 +101,10 @@ def apply(requests: Requests, limits: Limits, step: Floats, engine: Engine, row:
     engine.now[0].carried = engine.now[0].preempted = engine.now[0].recomputed = engine.now[0].cached = engine.now[
         0
     ].new = 0
-    return step_s(step, prompt_tokens, outputs, context, pairs) + _adapters_s(requests, limits, engine)
+    spent_s = step_s(step, prompt_tokens, outputs, context, pairs)
+    if len(engine.adapters) > 0:
+        spent_s += _adapters_s(requests, limits, engine)
+    return spent_s
 
 
 @part

@@ -98,7 +98,8 @@ def simulation_loop() -> Callable[..., tuple[Floats, Places]]:
         sent, used, first, flights, now_s, busy_s = 0, 0, 0, 0, 0.0, 0.0
         ends_s = np.zeros(limits.depth)
         while True:
-            sent = _send(requests, limits, engines, sent, now_s)
+            if sent < len(requests) and requests[sent].arrival_s <= now_s:
+                sent = _send(requests, limits, engines, sent, now_s)
             if flights < limits.depth:
                 planned, preempted, planning_s = 0, 0, 0.0
                 for engine in engines:

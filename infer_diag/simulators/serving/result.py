@@ -14,6 +14,7 @@ from infer_diag.recording import Recording, Source
 from infer_diag.simulators.serving.samples import sampled
 from infer_diag.simulators.serving.settings import EngineSettings
 from infer_diag.simulators.serving.state import (
+    CONTEXT_TOKENS,
     DECODE_COUNT,
     DECODE_TOKENS,
     DURATION_S,
@@ -21,6 +22,7 @@ from infer_diag.simulators.serving.state import (
     PREFILL_COUNT,
     PREFILL_TOKENS,
     REPLICA,
+    ROW_OUTPUTS,
     Floats,
     Outcome,
 )
@@ -72,6 +74,12 @@ class Simulation:
             engine_samples=self.engine_samples,
             deployments=self.deployments,
         )
+
+    def features(self) -> Floats:
+        """Per step and engine: prompt tokens (and recomputed ones), requests in their output, tokens of context."""
+        rows = self.outcome.rows.astype(np.float64)
+        computed = rows[:, PREFILL_TOKENS] + rows[:, DECODE_TOKENS]
+        return np.column_stack([computed - rows[:, ROW_OUTPUTS], rows[:, ROW_OUTPUTS], rows[:, CONTEXT_TOKENS]])
 
     @cached_property
     def requests(self) -> pl.DataFrame:

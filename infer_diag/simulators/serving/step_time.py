@@ -23,8 +23,10 @@ HOST_S = 1e-3
 class StepTime:
     """Seconds of a step: `fixed_s` + memory + compute, or `fixed_s` + the larger of both where they overlap.
 
-    memory = `weights_s` + `per_context_token_s` · tokens in the batch's KV; compute = `per_prefill_token_s` · prompt
-    tokens + `per_decode_s` · requests in their output + `per_pair_s` · pairs of a prompt token with one before it.
+    memory = `weights_s` + `experts_s` · (1 − `expert_idle_ratio` ^ tokens) + `per_context_token_s` · tokens in the
+    batch's KV: each token of a mixture of experts wakes a share 1 − `expert_idle_ratio` of them, and only those are
+    read. compute = `per_prefill_token_s` · prompt tokens + `per_decode_s` · requests in their output + `per_pair_s` ·
+    pairs of a prompt token with one before it.
     `origin` is `roofline`, `fitted` or `given`, `basis` says of what, `error_ratio` is the median of |modelled −
     measured| / measured over what it was fitted on (null without).
     """
@@ -35,6 +37,8 @@ class StepTime:
     per_context_token_s: float = 0.0
     per_pair_s: float = 0.0
     weights_s: float = 0.0
+    experts_s: float = 0.0
+    expert_idle_ratio: float = 0.0
     overlapped: bool = False
     origin: Literal["roofline", "fitted", "given"] = "given"
     basis: str = "given by the caller"
@@ -42,14 +46,14 @@ class StepTime:
     fitted_count: int = 0
 
     def __post_init__(self) -> None:
-        if not all(np.isfinite(part) and part >= 0 for part in self.parameters[:6]):
+        if not all(np.isfinite(part) and part >= 0 for part in self.parameters):
             raise DiagError("a part of a step time is negative or not a number", hint="give seconds, 0 or more")
 
     @property
     def parameters(self) -> tuple[float, ...]:
-        """The seven numbers that a simulation needs, in the order of the fields."""
-        parts = (self.fixed_s, self.per_prefill_token_s, self.per_decode_s, self.per_context_token_s)
-        return (*parts, self.per_pair_s, self.weights_s, float(self.overlapped))
+        """The numbers that a simulation needs, in the order of the fields."""
+        parts = (self.fixed_s, self.per_prefill_token_s, self.per_decode_s, self.per_context_token_s, self.per_pair_s)
+        return (*parts, self.weights_s, self.experts_s, self.expert_idle_ratio, float(self.overlapped))
 
     def seconds(
         self,
@@ -62,7 +66,8 @@ class StepTime:
         prefill, decode, context, paired = (
             np.asarray(each, dtype=np.float64) for each in (prefill_tokens, decode_count, context_tokens, pairs)
         )
-        memory = self.weights_s + self.per_context_token_s * context
+        awake = 1.0 - self.expert_idle_ratio ** (prefill + decode)
+        memory = self.weights_s + self.experts_s * awake + self.per_context_token_s * context
         compute = self.per_prefill_token_s * prefill + self.per_decode_s * decode + self.per_pair_s * paired
         spent = np.maximum(memory, compute) if self.overlapped else memory + compute
         return np.asarray(self.fixed_s + spent, dtype=np.float64)

@@ -18,47 +18,55 @@ from infer_diag.simulators.serving.state import PUNICA, Engine, Limits, Requests
 def schedule(requests: Requests, limits: Limits, engine: Engine, now_s: float) -> None:
     """Plan the next step: running requests in their order, then waiting ones unless something was preempted."""
     budget = _schedule_running(requests, limits, engine)
-    if engine.now[0].preempted == 0:
+    if engine.now[0].preempted == 0 and engine.now[0].waiting > 0:
         _schedule_waiting(requests, limits, engine, now_s, budget)
 
 
 @part
 def _schedule_running(requests: Requests, limits: Limits, engine: Engine) -> int:
-    budget, index = limits.max_batch_tokens, 0
-    while index < engine.now[0].running and budget > 0:
+    # Calls cost more than what most requests need here, so only those that change blocks are made.
+    budget, index, now, block = limits.max_batch_tokens, 0, engine.now, limits.block_tokens
+    while index < now[0].running and budget > 0:
         request = engine.seqs[index].running
-        tokens = _tokens_of(requests, limits, request, budget)
-        if tokens == 0:
-            index += 1
+        if requests[request].emitted >= requests[request].output:
+            index += 1  # its last token is under way
             continue
-        needed = -(-(requests[request].computed + tokens) // limits.block_tokens)
-        gone = False
-        while needed - requests[request].held > engine.now[0].free and not gone:
-            victim = _victim(requests, limits, engine)
-            freed, before = _unplanned(engine, victim)
+        done = requests[request].computed
+        tokens = requests[request].prompt + requests[request].emitted - done
+        if 0 < limits.long_prefill_tokens < tokens:
+            tokens = limits.long_prefill_tokens
+        tokens = min(tokens, budget)
+        needed = (done + tokens + block - 1) // block
+        if needed > requests[request].held:
+            gone, freed, before = _make_room(requests, limits, engine, request, needed)
             budget += freed
             index -= before
-            gone = victim == request
-            preempt(requests, limits, engine, victim)
-        if gone:
-            break
-        if needed > requests[request].held:
+            if gone:
+                break
             grow(requests, engine, request, needed)
-        remember(requests, limits, engine, request, tokens)
-        plan(engine, request, tokens)
+        if limits.caching and done % block + tokens >= block:
+            remember(requests, limits, engine, request, tokens)
+        engine.seqs[now[0].planned].planned = request
+        engine.seqs[now[0].planned].planned_tokens = tokens
+        now[0].planned += 1
         budget -= tokens
         index += 1
     return budget
 
 
 @part
-def _tokens_of(requests: Requests, limits: Limits, request: int, budget: int) -> int:
-    if requests[request].emitted >= requests[request].output:
-        return 0  # its last token is under way
-    tokens = requests[request].prompt + requests[request].emitted - requests[request].computed
-    if 0 < limits.long_prefill_tokens < tokens:
-        tokens = limits.long_prefill_tokens
-    return int(min(tokens, budget))
+def _make_room(requests: Requests, limits: Limits, engine: Engine, request: int, needed: int) -> tuple[bool, int, int]:
+    """(whether the request itself had to go, tokens that the plan had for others that went, how many these were)."""
+    budget, planned = 0, 0
+    while needed - requests[request].held > engine.now[0].free:
+        victim = _victim(requests, limits, engine)
+        freed, was_planned = _unplanned(engine, victim)
+        budget += freed
+        planned += was_planned
+        preempt(requests, limits, engine, victim)
+        if victim == request:
+            return True, budget, planned
+    return False, budget, planned
 
 
 @part

@@ -1,0 +1,90 @@
+"""Step times fitted to what an engine did: from its steps, from its statistics, or from the times of its requests.
+
+Every fit is a non-negative least squares on relative errors, with large residuals weighted down (a stalled step, a
+preemption at another place than in the model). Source of the solver: Lawson and Hanson, "Solving Least Squares
+Problems", 1974, as scipy has it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from infer_diag.errors import DiagError
+from infer_diag.simulators.serving.step_time import StepTime
+
+Floats = NDArray[np.float64]
+MIN_EQUATIONS = 20
+"""Fewer observations than this per fit tell little about four numbers."""
+MIN_RUNNING = 2.0
+"""A tick with fewer requests at work is mostly edges."""
+_ROUNDS = 20
+_HOST = "load a log with iteration lines (--enable-logging-iteration-details), or per-request events"
+
+
+def fitted_to_steps(steps: pl.DataFrame) -> StepTime:
+    """Step time from the engine's own steps: fixed + prompt tokens + requests in their output. Fitted.
+
+    Frame in: EngineSteps. Steps do not tell their context, so its share of the time lies in the other parts.
+
+    Raises:
+        DiagError: fewer than 20 steps with a duration.
+    """
+    told = steps.filter((pl.col("duration_s") > 0) & (pl.col("kind") != "idle"))
+    if len(told) < MIN_EQUATIONS:
+        raise DiagError(f"{len(told)} engine steps with a duration are too few for a fit", hint=_HOST)
+    again = (told["decode_tokens"].cast(pl.Int64) - told["decode_count"]).clip(0)
+    features = np.column_stack(
+        [
+            np.ones(len(told)),
+            (told["prefill_tokens"].cast(pl.Int64) + again).to_numpy().astype(np.float64),
+            told["decode_count"].to_numpy().astype(np.float64),
+        ]
+    )
+    parts, error = solved(features, told["duration_s"].to_numpy())
+    return _fitted(parts, error, len(told), "engine steps")
+
+
+def fitted_to_samples(samples: pl.DataFrame, *, replicas: int = 1) -> StepTime:
+    """Step time from an engine's statistics lines: what a tick's steps had to fit into it. Fitted, and rough.
+
+    Frame in: EngineSamples with running requests and both rates. Steps of a tick = output tokens / requests running, so
+    that 1 s = fixed · steps + prompt tokens + output tokens. Preempted work that is done again is not told by these
+    lines and spreads over the parts.
+
+    Raises:
+        DiagError: fewer than 20 ticks with running requests and rates.
+    """
+    columns = ["running_count", "output_tokens_per_s", "prompt_tokens_per_s"]
+    ticks = samples.drop_nulls(["time", *columns]).group_by("time").agg(pl.col(columns).sum()).sort("time")
+    running = ticks["running_count"].to_numpy().astype(np.float64)
+    mean = (running + np.concatenate([running[:1], running[:-1]])) / 2
+    output, prompt = ticks["output_tokens_per_s"].to_numpy(), ticks["prompt_tokens_per_s"].to_numpy()
+    busy = (mean >= MIN_RUNNING * replicas) & (output > 0)
+    if busy.sum() < MIN_EQUATIONS:
+        raise DiagError(f"{int(busy.sum())} busy statistics lines are too few for a fit of step times", hint=_HOST)
+    features = np.column_stack([output / np.maximum(mean, 1.0), prompt, output / replicas])[busy]
+    parts, error = solved(features, np.ones(int(busy.sum())))
+    return _fitted(parts, error, int(busy.sum()), "statistics lines")
+
+
+def _fitted(parts: list[float], error: float, count: int, what: str) -> StepTime:
+    fixed_s, prefill_s, decode_s = parts
+    basis = f"{count:,} {what}"
+    return StepTime(fixed_s, prefill_s, decode_s, origin="fitted", basis=basis, error_ratio=error, fitted_count=count)
+
+
+def solved(features: Floats, seconds: Floats, importance: Floats | None = None) -> tuple[list[float], float]:
+    """(non-negative factors of the features' columns, median of |modelled − seconds| / seconds)."""
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
+
+    scale = np.maximum(np.abs(features).mean(axis=0), 1e-300)
+    base = np.ones(len(seconds)) if importance is None else np.sqrt(importance)
+    weights = base
+    for _ in range(_ROUNDS):
+        factors, _residual = nnls(features / scale * (weights / seconds)[:, None], weights)
+        errors = np.abs(features / scale @ factors / seconds - 1.0)
+        typical = max(float(np.median(errors)), 1e-4)
+        weights = base / np.sqrt(np.maximum(errors / typical, 1.0))
+    return [float(each) for each in factors / scale], float(np.median(errors))
