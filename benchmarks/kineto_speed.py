@@ -1,11 +1,12 @@
 """How fast a Kineto trace becomes kernels and busy time, beside `orjson` with polars on the same file.
 
-    python benchmarks/kineto_speed.py TRACE [TRACE ...] [--runs 3] [--peers DIR]
+    python benchmarks/kineto_speed.py TRACE [TRACE ...] [--runs 3] [--peers DIR] [--hta-python PYTHON]
 
 Each figure is a process of its own: CPU seconds after the imports, and peak memory of the whole process with them. Both
-ways find the same kernels and the same busy time, or the run stops. HolisticTraceAnalysis takes part where it is
-installed (`--peers` names a folder of packages beside this environment): it loads the trace and sums it up by kernels,
-which is not quite the same work. Quote the ratios; absolute figures are this machine's.
+ways find the same kernels and the same busy time, or the run stops. HolisticTraceAnalysis (PyPI) takes part where this
+environment, the folder of `--peers` or the interpreter of `--hta-python` has it; elsewhere its row says "not
+installed". It loads the trace and tells busy and idle time and the kernels' share, in whole microseconds and without
+copies in between, so its figures are near ours and not the same. Quote the ratios; absolute figures are this machine's.
 """
 
 from __future__ import annotations
@@ -62,13 +63,14 @@ with tempfile.TemporaryDirectory() as folder:
     analysis.get_gpu_kernel_breakdown(visualize=False)
 found = None
 """
+PEER = "HolisticTraceAnalysis"
 WAYS = {
     "orjson and polars": ("import gzip, orjson\nimport polars as pl", PLAIN),
     "infer_diag": (
         "from infer_diag.loaders import load\nfrom infer_diag.attribution.gpu_activity import gpu_activity",
         OURS,
     ),
-    "HolisticTraceAnalysis": (
+    PEER: (
         "import logging, shutil, tempfile, warnings\nwarnings.simplefilter('ignore')\n"
         "from hta.trace_analysis import TraceAnalysis",
         HTA,
@@ -78,12 +80,12 @@ WAYS = {
 Run = tuple[float, float, list[float] | None]
 
 
-def measured(imports: str, code: str, path: Path, peers: Path | None) -> Run | None:
+def measured(imports: str, code: str, path: Path, peers: Path | None, python: str) -> Run | None:
     """(CPU seconds, peak MiB, figures found) of one process; None where a package is not installed."""
     program = MEASURED.format(imports=imports, code=code)
     # Appended, so that the environment's own packages come first.
     program = f"import sys; sys.path.append({str(peers)!r})\n{program}" if peers else program
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, env=os.environ)
+    done = subprocess.run([python, "-c", program, str(path)], capture_output=True, text=True, env=os.environ)
     if "ModuleNotFoundError" in done.stderr:
         return None
     if done.returncode:
@@ -98,13 +100,15 @@ def main() -> None:
     parser.add_argument("traces", type=Path, nargs="+", metavar="TRACE")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--peers", type=Path, help="folder with orjson or HolisticTraceAnalysis")
+    parser.add_argument("--hta-python", default=sys.executable, help="interpreter that has HolisticTraceAnalysis")
     options = parser.parse_args()
     print(f"{'file':34}{'way':24}{'CPU s':>8}{'of ours':>10}{'peak MiB':>10}{'of ours':>10}")
     for path in options.traces:
         runs: dict[str, list[Run]] = {way: [] for way in WAYS}
         for _ in range(options.runs):
             for way, (imports, code) in WAYS.items():
-                run = measured(imports, code, path, options.peers)
+                python = options.hta_python if way == PEER else sys.executable
+                run = measured(imports, code, path, options.peers, python)
                 runs[way] += [run] if run else []
         figures = {str(found) for way in WAYS for _, _, found in runs[way] if found is not None}
         if len(figures) != 1:
