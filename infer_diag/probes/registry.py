@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from infer_diag.errors import UnknownNameError
+from infer_diag.errors import ProbeUnavailable, UnknownNameError
 from infer_diag.probes.budget import Budget
 from infer_diag.probes.result import ProbeResult
 from infer_diag.probes.settings import Settings
@@ -32,9 +32,14 @@ class Probe:
         """The result of one run, not written yet; what `infer_diag.load` reads lies in `out`.
 
         Raises:
-            ProbeUnavailable: it cannot measure on this machine.
+            ProbeUnavailable: it cannot measure on this machine, or a library that it needs is not installed.
         """
-        function: Run = import_module(self.home).run
+        try:
+            function: Run = import_module(self.home).run
+        except ImportError as error:
+            raise ProbeUnavailable(
+                f"the {self.name} probe needs {error.name or 'a library'}", hint="pip install 'infer-diag[gpu,sim]'"
+            ) from error
         return function(out, settings, budget or Budget(self.limit_s))
 
 

@@ -45,6 +45,12 @@ def test_every_probe_has_a_home_that_runs() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "infer_diag.probes.quantisation.probe", None)
+    with pytest.raises(ProbeUnavailable, match="the quantisation probe needs infer_diag"):
+        registry.PROBES["quantisation"].run(tmp_path, Settings())
+
+
 def test_all_stays_below_eight_minutes() -> None:
     assert sum(probe.limit_s for probe in registry.PROBES.values() if probe.name != "pipeline") < 480
 

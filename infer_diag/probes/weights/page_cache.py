@@ -58,10 +58,15 @@ def residency(path: Path) -> Residency:
     return Residency(min(pages * _page_bytes(), size), size)
 
 
-def drop(path: Path) -> None:
-    """`POSIX_FADV_DONTNEED` on the whole file, after its dirty pages are written, since those would stay."""
+def write_out(path: Path) -> None:
+    """Writes the file's dirty pages to storage, since `drop` leaves those where they are."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def drop(path: Path) -> None:
+    """`POSIX_FADV_DONTNEED` on the whole file; pages that are dirty, locked or mapped by a process stay."""
+    with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 

@@ -138,7 +138,9 @@ def _target(out: Path, model: Path | None, size_bytes: int) -> Iterator[tuple[Pa
     """(the file to probe, what the model is called, bytes of the whole model)."""
     if model is not None:
         found = resolve(model)
-        yield max(found.files, key=lambda file: file.stat().st_size), "this model", found.size_bytes
+        largest = max(found.files, key=lambda file: file.stat().st_size)
+        page_cache.write_out(largest)
+        yield largest, "this model", found.size_bytes
         return
     if shutil.disk_usage(out).free < _SPARE * size_bytes:
         raise ProbeUnavailable(
@@ -150,7 +152,7 @@ def _target(out: Path, model: Path | None, size_bytes: int) -> Iterator[tuple[Pa
             for _ in range(0, size_bytes, reads.BLOCK_BYTES):
                 file.write(os.urandom(reads.BLOCK_BYTES))
             file.truncate(size_bytes)
-            os.fsync(file.fileno())
+        page_cache.write_out(path)
         yield path, "the scratch file", size_bytes
     finally:
         path.unlink(missing_ok=True)
