@@ -1,4 +1,4 @@
-"""Where requests' KV tokens go: contiguous reservations from a buddy allocator, or pages, under a queue that never ends.
+"""Where requests' KV tokens go: contiguous reservations of a buddy allocator, or pages, while the queue never ends.
 
 Definitions as in the PagedAttention paper (Kwon et al., SOSP 2023, figure 2): token states are slots that hold a token;
 reserved ones will hold one of the same request later; internal ones never will; the rest is external, measured while

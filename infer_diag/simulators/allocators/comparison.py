@@ -1,4 +1,4 @@
-"""The article's allocator benchmark, repeated with seeds: 2, 16 and 2 MiB over and over, with lifetimes drawn at random.
+"""The article's allocator benchmark, repeated with seeds: 2, 16 and 2 MiB over and over, lifetimes drawn at random.
 
 What it shows: failed requests rank the allocators otherwise than 1 − largest hole / all holes does, because that ratio
 says nothing of the bytes that rounding takes out of the heap before any hole is left.
@@ -7,6 +7,7 @@ says nothing of the bytes that rounding takes out of the heap before any hole is
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import dataframely as dy
 import numpy as np
@@ -25,7 +26,7 @@ CYCLE_BYTES = (2 * _MIB, 16 * _MIB, 2 * _MIB)
 _SAMPLED_EVERY = 10
 _PAGE = 2 * _MIB
 IDEAL = "pages_2mib"
-"""Beside the allocators: pages of 2 MiB, any of which serves any request, so only capacity and rounding make it fail."""
+"""Beside the allocators: pages of 2 MiB, any of which serves any request, so only capacity and rounding let it fail."""
 
 
 class AllocatorComparison(dy.Schema):
@@ -94,7 +95,7 @@ def _row(name: str, seed: int, steps: Records, settings: Settings, limit_bytes: 
     asked = np.flatnonzero(steps["action"] == ALLOC)
     stops = np.append(asked[:: _SAMPLED_EVERY * len(CYCLE_BYTES)], len(steps))
     ratios, rounding = [], []
-    for begin, end in zip(stops[:-1], stops[1:], strict=True):
+    for begin, end in pairwise(stops.tolist()):
         allocator.replay(steps[begin:end])
         holes, counters = allocator.holes(), allocator.counters
         if len(holes):
