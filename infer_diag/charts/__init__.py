@@ -6,7 +6,20 @@ Importing it registers the plotly template `infer_diag` and leaves the default t
 from __future__ import annotations
 
 from infer_diag.charts.coldstart import cold_start_bars, cold_start_timeline
+from infer_diag.charts.memory import heap_chart, hole_chart, memory_chart
+from infer_diag.charts.memory_map import block_map_chart
 from infer_diag.charts.serving import serving_timeline, step_chart
 from infer_diag.charts.template import COLOURS, NAME
 
-__all__ = ["COLOURS", "NAME", "cold_start_bars", "cold_start_timeline", "serving_timeline", "step_chart"]
+__all__ = [
+    "COLOURS",
+    "NAME",
+    "block_map_chart",
+    "cold_start_bars",
+    "cold_start_timeline",
+    "heap_chart",
+    "hole_chart",
+    "memory_chart",
+    "serving_timeline",
+    "step_chart",
+]

@@ -55,6 +55,15 @@ COLOURS = {
     "waiting": "#d55e00",
     "kv": "#8e5bb0",
     "preemption": "#d55e00",
+    "reserved": "#8a8f98",
+    "active": "#0072b2",
+    "awaiting": "#e69f00",
+    "requested": "#88ccee",
+    "stuck": "#d55e00",
+    "cached": "#c3dbe6",
+    "largest_hole": "#8e5bb0",
+    "failure": "#b84f00",
+    "unusable": "#cc79a7",
 }
 """One colour per meaning: phases of one kind of work share a hue, and hues differ in lightness, so that grey works."""
 

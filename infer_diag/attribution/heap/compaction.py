@@ -51,13 +51,7 @@ def compaction_effect(
     """
     moments = [(which, at) for which, at in treated if _fits(series[which], at, window, washout)]
     found = np.array([_change(series[which], at, window, washout) for which, at in moments])
-    controls = np.array(
-        [
-            _change(values, at, window, washout)
-            for which, values in enumerate(series)
-            for at in _untreated(values, [at for each, at in treated if each == which], threshold, window, washout)
-        ]
-    )
+    controls = _controls(series, treated, threshold, window, washout)
     counts = len(found), len(controls)
     if len(found) < LEAST_PAIRS:
         reason = f"{len(found)} treatments with a window on both sides; {LEAST_PAIRS} are the least"
@@ -91,6 +85,18 @@ def _fits(values: Floats, at: int, window: int, washout: int) -> bool:
 def _change(values: Floats, at: int, window: int, washout: int) -> float:
     after = values[at + washout + 1 : at + washout + 1 + window]
     return float(after.mean() - values[at - window + 1 : at + 1].mean())
+
+
+def _controls(
+    series: Sequence[Floats], treated: Sequence[tuple[int, int]], threshold: float, window: int, washout: int
+) -> Floats:
+    """The changes around crossings that nobody treated."""
+    changes = [
+        _change(values, at, window, washout)
+        for which, values in enumerate(series)
+        for at in _untreated(values, [at for each, at in treated if each == which], threshold, window, washout)
+    ]
+    return np.array(changes)
 
 
 def _untreated(values: Floats, treated: list[int], threshold: float, window: int, washout: int) -> list[int]:

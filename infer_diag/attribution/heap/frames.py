@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataframely as dy
 
 BASES = ("segments", "touched")
+BRICK_STATES = ("cached", "stuck", "awaiting", "active")
+"""Idle in a segment without live blocks, idle beside live blocks, freed and still waited for, live."""
 
 
 class HeapCurves(dy.Schema):
@@ -109,19 +111,22 @@ class HoleSizes(dy.Schema):
 class MapBricks(dy.Schema):
     """One row per brick of a block map, in the order of addresses: a block, a hole, or a run of small neighbours."""
 
-    event_id = dy.Int64()
+    source_id = dy.UInt32()
+    gpu = dy.String(nullable=True)
+    event_id = dy.Int64(description="0-based number of the last event that counts; -1 before the first")
+    time_s = dy.Float64(nullable=True, min=0, description="since the first stamped event")
     begin_bytes = dy.Int64(
         min=0, description="place on the map: segments one behind the other, without the space between"
     )
     size_bytes = dy.Int64(min=1)
     address_id = dy.UInt64()
     segment_id = dy.UInt64()
-    state = dy.Enum(("active", "awaiting", "stuck", "cached"))
+    segment_bytes = dy.Int64(min=1)
+    state = dy.Enum(BRICK_STATES)
     block_count = dy.UInt32(description="blocks and holes that share the brick")
     live_bytes = dy.Int64(min=0)
     requested_bytes = dy.Int64(nullable=True, min=0)
     segment_kind = dy.Enum(("small", "large"), nullable=True)
     pool = dy.String(nullable=True)
     stream = dy.String(nullable=True)
-    requester = dy.String(nullable=True, description="where in the program the block was asked for")
     allocated_event_id = dy.Int64(nullable=True, description="event that allocated it; null: before the recording")

@@ -19,7 +19,7 @@ from infer_diag.errors import DiagError
 from infer_diag.recording import Recording
 
 if TYPE_CHECKING:
-    from infer_diag.simulators.heap_replay import HeapEvents, Replayed
+    from infer_diag.simulators.heap_replay import HeapEvents, Replayed, Rules
 
 Ints = NDArray[np.int64]
 Basis = Literal["segments", "touched"]
@@ -70,29 +70,21 @@ class HeapTrace:
 
     def replayed(self, instants: Ints, dumped: NDArray[np.bool_] | None = None) -> Replayed:
         """The heap after the recorded events at these sorted 0-based indexes; -1 is what lived before the first."""
-        heap = simulator()
-        rules = heap.Rules(
-            self.policy.unit_bytes,
-            self.policy.takes_low,
-            self.policy.slack(self.groups),
-            *self.requests.tables(self.groups),
-        )
         dumps = np.zeros(len(instants), np.bool_) if dumped is None else dumped
-        found: Replayed = heap.replay(self.settled, rules, instants + self.ahead, dumps)
+        found: Replayed = simulator().replay(self.settled, self._rules, instants + self.ahead, dumps)
         return found
+
+    @cached_property
+    def _rules(self) -> Rules:
+        slack, tables = self.policy.slack(self.groups), self.requests.tables(self.groups)
+        rules: Rules = simulator().Rules(self.policy.unit_bytes, self.policy.takes_low, slack, *tables)
+        return rules
 
     @cached_property
     def settled(self) -> HeapEvents:
         """The events with the sizes of those blocks whose rounding only later events or the snapshot tell."""
-        heap = simulator()
-        rules = heap.Rules(
-            self.policy.unit_bytes,
-            self.policy.takes_low,
-            self.policy.slack(self.groups),
-            *self.requests.tables(self.groups),
-        )
         last = np.array([len(self.events.kinds) - 1])
-        first: Replayed = heap.replay(self.events, rules, last, np.ones(1, np.bool_))
+        first: Replayed = simulator().replay(self.events, self._rules, last, np.ones(1, np.bool_))
         told = _told(first.maps, self.final)
         if not first.corrected.any() and not len(told):
             return self.events
