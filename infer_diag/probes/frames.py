@@ -196,6 +196,9 @@ class PipelinePhases(dy.Schema):
     phase = dy.String()
     begin_s = dy.Float64(min=0)
     duration_s = dy.Float64(nullable=True, min=0, description="null: it never ended")
+    cpu_s = dy.Float64(
+        nullable=True, min=0, description="processor time of all threads; far below the duration: it waited"
+    )
     peak_bytes = dy.UInt64(nullable=True, description="largest resident memory until its end, mapped files included")
 
 

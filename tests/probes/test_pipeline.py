@@ -12,7 +12,7 @@ import pytest
 from infer_diag.errors import ProbeUnavailable, SourceError
 from infer_diag.probes.budget import Budget
 from infer_diag.probes.pipeline.import_times import import_rows
-from infer_diag.probes.pipeline.probe import probe_pipeline, run
+from infer_diag.probes.pipeline.probe import phase_rows, probe_pipeline, run
 from infer_diag.probes.result import framed, read_result
 from infer_diag.probes.settings import Settings
 
@@ -148,6 +148,20 @@ def test_what_is_missing_is_said(model: Path, tmp_path: Path) -> None:
         run(tmp_path, Settings(model=model, python=sys.executable), Budget(10))
     with pytest.raises(ProbeUnavailable, match="cannot be run"):
         run(tmp_path, Settings(model=model, python=str(tmp_path / "absent")), Budget(10))
+
+
+def test_a_phase_that_never_ended_has_no_duration() -> None:
+    lines = [
+        {"event": "phase_begin", "phase": "imports", "time_s": 0.5, "cpu_s": 0.2},
+        {"event": "phase_end", "phase": "imports", "time_s": 2.5, "cpu_s": 0.9},
+        {"event": "memory", "phase": "imports", "time_s": 2.5, "cpu_s": 0.9, "peak_bytes": 77},
+        {"event": "phase_begin", "phase": "weights", "time_s": 3.0, "cpu_s": 1.0},
+    ]
+    rows = phase_rows("\n".join(map(json.dumps, lines)), 1)
+    assert framed("pipeline_phases", rows).rows() == [
+        (1, "imports", 0.5, 2.0, pytest.approx(0.7), 77),
+        (1, "weights", 3.0, None, None, None),
+    ]
 
 
 def test_the_interpreters_import_lines_are_read_and_others_passed_over() -> None:

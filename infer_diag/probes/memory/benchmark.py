@@ -82,18 +82,16 @@ def allocator_run(
             heapq.heappush(live, (count + request.life, address, request.size_bytes))
             tally.requested += request.size_bytes
         _levels(tally, pool)
-    idle = pool.free_blocks()
+    asked = {"allocator": name, "sizes": sizes, "seed_id": seed, "limit_bytes": limit_bytes, "request_count": count}
+    return {**asked, **_seen(tally), **_holes(pool.free_blocks())}
+
+
+def _seen(tally: Tally) -> dict[str, Any]:
     times = spread(tally.seconds)
     return {
-        "allocator": name,
-        "sizes": sizes,
-        "seed_id": seed,
-        "limit_bytes": limit_bytes,
-        "request_count": count,
         "failure_count": tally.failures,
         "peak_live_bytes": tally.peak_live,
         "peak_reserved_bytes": tally.peak_reserved,
-        **_holes(idle),
         "internal_waste_ratio": sum(tally.waste) / len(tally.waste) if tally.waste else None,
         "malloc_p50_s": times.p50 if times else None,
         "malloc_max_s": max(tally.seconds, default=None),

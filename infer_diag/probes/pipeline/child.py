@@ -37,6 +37,7 @@ class Trace:
             "phase": phase,
             "time_s": round(moment - self._launch_s, 6),
             "wall": wall.isoformat(timespec="microseconds"),
+            "cpu_s": 0.0 if moment == self._launch_s else round(time.process_time(), 6),
             **fields,
         }
         self._file.write(json.dumps(row) + "\n")

@@ -65,8 +65,7 @@ def probe_pipeline(
     weights = resolve(model)
     _require(python)
     limit = budget or Budget(_LONGEST_S)
-    imports: list[dict[str, Any]] = []
-    phases: list[dict[str, Any]] = []
+    imports, phases = list[dict[str, Any]](), list[dict[str, Any]]()
     names: list[str] = []
     for start in range(1, starts + 1):
         if start > 1 and limit.spent:
@@ -76,27 +75,31 @@ def probe_pipeline(
         names.append(f"pipeline_start_{start}.jsonl")
         imports += import_rows(_start(python, out / names[-1], model, cold, limit.left_s), start)
         phases += phase_rows((out / names[-1]).read_text(encoding="utf-8"), start)
-    frames = {"pipeline_phases": framed("pipeline_phases", phases), "import_times": framed("import_times", imports)}
+    told, modules = framed("pipeline_phases", phases), framed("import_times", imports)
     return ProbeResult(
         probe="pipeline",
         basis="measured",
         machine={**machine.facts(), "weights_bytes": weights.size_bytes, "page_cache": "cold" if cold else "as found"},
-        frames=frames,
-        sentences=_sentences(frames["pipeline_phases"], frames["import_times"]),
+        frames={"pipeline_phases": told, "import_times": modules},
+        sentences=_sentences(told, modules),
         recordings=tuple(names),
     )
 
 
 def phase_rows(text: str, start: int) -> list[dict[str, Any]]:
-    """Rows of `frames.PipelinePhases` of one trace: phases that ended, with the peak memory after each."""
+    """Rows of `frames.PipelinePhases` of one trace, with the peak memory after each phase that ended."""
     rows: dict[str, dict[str, Any]] = {}
+    begun: dict[str, float] = {}
     for line in text.splitlines():
         told = json.loads(line)
         name, at = told["phase"], told["time_s"]
         if told["event"] == "phase_begin":
-            rows[name] = {"start_id": start, "phase": name, "begin_s": at, "duration_s": None, "peak_bytes": None}
+            unknown = dict.fromkeys(("duration_s", "cpu_s", "peak_bytes"))
+            rows[name] = {"start_id": start, "phase": name, "begin_s": at, **unknown}
+            begun[name] = told["cpu_s"]
         elif told["event"] == "phase_end":
             rows[name]["duration_s"] = max(at - rows[name]["begin_s"], 0.0)
+            rows[name]["cpu_s"] = max(told["cpu_s"] - begun[name], 0.0)
         elif told["event"] == "memory" and name in rows:
             rows[name]["peak_bytes"] = told["peak_bytes"]
     return list(rows.values())

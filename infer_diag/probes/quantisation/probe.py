@@ -12,7 +12,7 @@ from infer_diag.errors import ProbeUnavailable
 from infer_diag.probes import machine
 from infer_diag.probes.budget import Budget
 from infer_diag.probes.quantisation.four_bit import GROUP
-from infer_diag.probes.quantisation.launches import CuPyLauncher, Launcher, is_right, layers
+from infer_diag.probes.quantisation.launches import CuPyLauncher, Launcher, Layer, is_right, layers
 from infer_diag.probes.quantisation.sizes import scale_rows
 from infer_diag.probes.result import ProbeResult, framed
 from infer_diag.probes.settings import Settings
@@ -52,18 +52,7 @@ def probe_quantisation(
         seconds, written = launcher.launches(layer, name, launches)
         if not is_right(layer, written):
             raise ProbeUnavailable(f"the kernel of {name} does not agree with its reference", hint="report it")
-        moved = layer.read_bytes + layer.written_bytes
-        rows += [
-            {
-                "kernel": name,
-                "launch_id": place,
-                "duration_s": each,
-                "read_bytes": layer.read_bytes,
-                "written_bytes": layer.written_bytes,
-                "bytes_per_s": moved / each,
-            }
-            for place, each in enumerate(seconds, 1)
-        ]
+        rows += _rows(name, layer, seconds)
     runs = framed("kernel_runs", rows)
     return ProbeResult(
         probe="quantisation",
@@ -73,6 +62,14 @@ def probe_quantisation(
         frames={"kernel_runs": runs},
         sentences=_sentences(runs, inputs),
     )
+
+
+def _rows(name: str, layer: Layer, seconds: list[float]) -> list[dict[str, Any]]:
+    moved = {"read_bytes": layer.read_bytes, "written_bytes": layer.written_bytes}
+    return [
+        {"kernel": name, "launch_id": place, "duration_s": each, **moved, "bytes_per_s": sum(moved.values()) / each}
+        for place, each in enumerate(seconds, 1)
+    ]
 
 
 def _sentences(runs: pl.DataFrame, inputs: int) -> tuple[str, ...]:
