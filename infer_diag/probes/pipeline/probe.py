@@ -62,11 +62,9 @@ def probe_pipeline(
         ProbeUnavailable: the interpreter lacks torch or transformers.
         SourceError: the model has no weights, or the process failed.
     """
-    weights = resolve(model)
     _require(python)
-    limit = budget or Budget(_LONGEST_S)
-    imports, phases = list[dict[str, Any]](), list[dict[str, Any]]()
-    names: list[str] = []
+    weights, limit = resolve(model), budget or Budget(_LONGEST_S)
+    imports, phases, names = list[dict[str, Any]](), list[dict[str, Any]](), list[str]()
     for start in range(1, starts + 1):
         if start > 1 and limit.spent:
             break
