@@ -10,11 +10,13 @@ import polars as pl
 
 from infer_diag.attribution.allocator_pool import allocator_pool
 from infer_diag.attribution.gpu_memory import gpu_memory
+from infer_diag.attribution.heap.frames import MemoryWaste
 from infer_diag.attribution.ooms import oom_readings
 from infer_diag.diagnose import failed_allocations
 from infer_diag.diagnose import gpu_memory as devices
 from infer_diag.diagnose.evidence import cited
 from infer_diag.diagnose.finding import Finding
+from infer_diag.diagnose.fragmentation import cache_remedy, last_waste, waste_document
 from infer_diag.recording import Recording
 from infer_diag.results import AllocatorPool, GpuMemory, OomReadings
 from infer_diag.units import format_bytes, format_ratio
@@ -45,12 +47,16 @@ _POOL_SIZES = (
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the logs tell of memory: failed allocations, devices, the allocator's pools, and the engine's ledger."""
+    """What the logs tell of memory: failed allocations, devices, the allocator's pools, and the engine's ledger.
+
+    `waste` splits what the last block maps show as reserved, by device and pool.
+    """
 
     ooms: dy.DataFrame[OomReadings]
     gpus: dy.DataFrame[GpuMemory]
     blocks: dy.DataFrame[AllocatorPool]
     components: pl.DataFrame
+    waste: dy.DataFrame[MemoryWaste]
 
 
 def observed_memory(recording: Recording) -> Memory | None:
@@ -60,6 +66,7 @@ def observed_memory(recording: Recording) -> Memory | None:
         gpus=gpu_memory(recording),
         blocks=allocator_pool(recording),
         components=recording.components.sort("source_id", "line", maintain_order=True),
+        waste=last_waste(recording),
     )
     frames = (told.ooms, told.gpus, told.blocks, told.components)
     return None if all(frame.is_empty() for frame in frames) else told
@@ -71,7 +78,7 @@ def findings(recording: Recording, told: Memory | None) -> list[Finding]:
         return []
     return [
         *failed_allocations.findings(recording, told.ooms),
-        *_reserved_idle(recording, told.blocks),
+        *_reserved_idle(recording, told.blocks, told.waste),
         *devices.findings(recording, told.gpus),
     ]
 
@@ -82,6 +89,7 @@ def document(recording: Recording, told: Memory) -> dict[str, Any]:
         "ooms": [_oom(recording, row) for row in told.ooms.iter_rows(named=True)],
         "gpus": [_gpu(row) for row in told.gpus.iter_rows(named=True)],
         "blocks": _blocks(told.blocks),
+        "waste": waste_document(told.waste),
         "components": [
             {"name": row["name"], "bytes": _whole(row["size_bytes"])} for row in told.components.iter_rows(named=True)
         ],
@@ -121,7 +129,7 @@ def _whole(size: float | None) -> int | None:
     return None if size is None else round(size)
 
 
-def _reserved_idle(recording: Recording, pools: pl.DataFrame) -> list[Finding]:
+def _reserved_idle(recording: Recording, pools: pl.DataFrame, waste: pl.DataFrame) -> list[Finding]:
     """Pools that hold a fifth or more beyond what is in use."""
     found = []
     for row in pools.drop_nulls(["reserved_bytes", "allocated_bytes"]).iter_rows(named=True):
@@ -143,11 +151,18 @@ def _reserved_idle(recording: Recording, pools: pl.DataFrame) -> list[Finding]:
                 ),
                 status="measured",
                 evidence=cited(recording, places.cast(pl.UInt32)),
-                remedy=(
-                    "Idle bytes serve the process's next requests, and nobody else's: where another process or a "
-                    "larger KV pool needs them, empty the cache after loading, or let segments shrink "
-                    "(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`)."
-                ),
+                remedy=_remedy(waste.filter(scope="device", source_id=row["source_id"])),
             )
         )
     return found
+
+
+def _remedy(devices: pl.DataFrame) -> str:
+    """What returns the idle bytes; by where they lie, once the block map of one device tells."""
+    if len(devices) == 1:
+        return cache_remedy(devices.row(0, named=True))
+    return (
+        "Idle bytes serve the process's next requests, and nobody else's: where another process or a larger KV pool "
+        "needs them, empty the cache after loading, or let segments shrink "
+        "(`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`)."
+    )

@@ -10,6 +10,8 @@ import pytest
 
 from infer_diag import schema
 from infer_diag.diagnose import diagnose
+from infer_diag.diagnose.fragmentation import holes_sentence
+from infer_diag.diagnose.memory import observed_memory
 from infer_diag.loaders import load
 from infer_diag.recording import Recording, Source
 from infer_diag.results import OOM_VERDICTS
@@ -100,7 +102,7 @@ def test_each_verdict_is_a_finding_with_its_line_and_a_remedy(tmp_path: Path, ve
 
 def test_the_document_has_every_key_of_the_contract(tmp_path: Path) -> None:
     told = document(tmp_path, message("capacity"))["memory"]
-    assert set(told) == {"ooms", "gpus", "blocks", "components"}
+    assert set(told) == {"ooms", "gpus", "blocks", "waste", "components"}
     assert set(told["ooms"][0]) >= OOM
     assert (told["gpus"], told["blocks"], told["components"]) == ([], None, [])
     assert told["ooms"][0]["requested_bytes"] == 4 << 30
@@ -167,3 +169,65 @@ def test_nothing_of_memory_is_null_and_no_finding() -> None:
     assert told.memory is None
     assert told.to_dict()["memory"] is None
     assert not [name for name in ids(told.to_dict()) if name.startswith("memory.")]
+
+
+MIB = 1 << 20
+
+
+def piece(segment: int, size: int, state: str, **more: Any) -> dict[str, Any]:
+    place = {"segment_id": segment, "address_id": segment + more.pop("offset", 0), "gpu": "0", "snapshot": "s"}
+    return {**place, "segment_kind": "large", "size_bytes": size, "state": state, **more}
+
+
+def test_waste_stands_beside_the_blocks_and_adds_up() -> None:
+    blocks = [
+        piece(1, 30 * MIB, "active", requested_bytes=29 * MIB),
+        piece(1, 10 * MIB, "inactive", offset=30 * MIB),
+        piece(2, 60 * MIB, "inactive"),
+    ]
+    told = diagnose(recorded(blocks=blocks))
+    held = told.to_dict()["memory"]
+    assert held["waste"] == {
+        "requested_bytes": 29 * MIB,
+        "internal_bytes": MIB,
+        "awaiting_bytes": 0,
+        "stuck_bytes": 10 * MIB,
+        "cached_bytes": 60 * MIB,
+        "unnamed_bytes": 0,
+    }
+    assert sum(held["waste"].values()) == held["blocks"]["reserved_bytes"]
+    (finding,) = [each for each in told.findings if each.id == "memory.reserved_idle"]
+    assert "60 MiB" in str(finding.remedy)
+
+
+def test_an_emptied_cache_is_no_remedy_for_bytes_beside_live_blocks() -> None:
+    blocks = [piece(1, 30 * MIB, "active", requested_bytes=30 * MIB), piece(1, 30 * MIB, "inactive", offset=30 * MIB)]
+    (finding,) = [each for each in diagnose(recorded(blocks=blocks)).findings if each.id == "memory.reserved_idle"]
+    assert "would return 0 B only" in str(finding.remedy)
+    assert "expandable_segments" in str(finding.remedy)
+
+
+def test_a_cut_source_tells_no_waste() -> None:
+    source = Source("a.log", "pytorch", "pytorch", lines=99, cut=True)
+    blocks = [piece(1, 30 * MIB, "active", requested_bytes=30 * MIB)]
+    told = observed_memory(recorded(blocks=blocks).replace(sources=(source,)))
+    assert told is None or told.waste.is_empty()
+
+
+def test_the_words_tell_fragmentation_from_a_full_pool() -> None:
+    full = [piece(1, 1000 * MIB, "active", requested_bytes=1000 * MIB), piece(1, MIB, "inactive", offset=1000 * MIB)]
+    broken = [
+        piece(address << 30, size * MIB, state, offset=size, requested_bytes=size * MIB if state == "active" else None)
+        for address in range(1, 9)
+        for size, state in ((30, "active"), (20, "inactive"))
+    ]
+    words = {}
+    for name, blocks in (("full", full), ("broken", broken)):
+        told = observed_memory(recorded(blocks=blocks))
+        assert told is not None
+        words[name] = holes_sentence(told.waste.filter(scope="pool").row(0, named=True))
+    assert "full rather than broken up" in words["full"] and "fragmentation" not in words["full"]
+    assert (
+        "up to 20 MiB are served; from there to 160 MiB the bytes are there, in 8 pieces (fragmentation)"
+        in (words["broken"])
+    )
