@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,23 @@ from infer_diag.simulators.serving.state import (
 )
 
 _FIRST_ROWS = 4096
+
+
+@part
+def _one(engines: Engine, each: int) -> Engine:
+    """One of the engines that lie side by side."""
+    return Engine(
+        engines.now[each],
+        engines.seqs[each],
+        engines.table[each],
+        engines.blocks[each],
+        engines.place[each],
+        engines.swapped[each],
+        engines.adapters[each],
+        engines.flights[each],
+        engines.flight_size[each],
+        engines.flight_row[each],
+    )
 
 
 @part
@@ -92,8 +108,9 @@ def simulation_loop() -> Callable[..., tuple[Floats, Places]]:
     """The compiled loop; compiling takes some seconds once, later runs read it from disk."""
     digest = sources_digest()
 
-    def run(requests: Requests, limits: Limits, step: Floats, engines: Any) -> tuple[Floats, Places]:
+    def run(requests: Requests, limits: Limits, step: Floats, stacked: Engine) -> tuple[Floats, Places]:
         assert len(digest) > 0
+        engines = [_one(stacked, each) for each in range(len(stacked.now))]
         times, rows = np.empty((_FIRST_ROWS, 2)), np.empty((_FIRST_ROWS, ROW_COUNTS), np.int32)
         sent, used, first, flights, now_s, busy_s = 0, 0, 0, 0, 0.0, 0.0
         ends_s = np.zeros(limits.depth)

@@ -30,7 +30,8 @@ class EngineSettings:
     `whole_prompt_fits`: vLLM from 0.19 on admits a request only where its whole sequence fits. `order` of the queue:
     `fcfs`, `priority` (vLLM), `deadline`, or `aging` (deadline + `aging` · arrival). `data_parallel_size` engines run
     in step, as a mixture of experts makes them. `swap_blocks` above 0 lets vLLM V0 swap, at `swap_block_s` a block.
-    `batch_size`, `batch_wait_s` and `bucket_tokens` are of the servers that batch whole requests. The article's
+    `batch_size`, `batch_wait_s` (none: 0 for dynamic-batch, without
+    end for the others) and `bucket_tokens` are of the servers that batch whole requests. The article's
     re-sorting looks at `resort_count` requests, `resort_s` each, above `resort_load_ratio` of the pool.
     """
 
@@ -55,7 +56,7 @@ class EngineSettings:
     adapter_step_s: float = 0.0
     adapter_token_s: float = 0.0
     batch_size: int = 32
-    batch_wait_s: float = math.inf
+    batch_wait_s: float | None = None
     bucket_tokens: tuple[int, ...] = ()
     resort_count: int = 5
     resort_s: float = 0.8e-3

@@ -7,7 +7,8 @@ import numpy as np
 from infer_diag.errors import DiagError
 from infer_diag.simulators.serving.result import Simulation
 from infer_diag.simulators.serving.settings import EngineSettings
-from infer_diag.simulators.serving.state import REQUEST, Engine, Outcome, Requests, new_engine
+from infer_diag.simulators.serving.state import REQUEST, Engine, Outcome, Requests, new_engines
+from infer_diag.simulators.serving.static_batches import batched
 from infer_diag.simulators.serving.step_time import StepTime
 from infer_diag.simulators.serving.workload import Workload
 
@@ -32,7 +33,10 @@ def simulate(
             hint="raise kv_cache_tokens or max_num_batched_tokens",
         )
     served = asked if fits.all() else asked.where(fits)
-    outcome, _ = continuous(served, settings, step_time)
+    if settings.continuous:
+        outcome, _ = continuous(served, settings, step_time)
+    else:
+        outcome = batched(requests_of(served, settings)[0], settings, step_time)
     return Simulation(asked, fits, outcome, settings, step_time, sample_every_s)
 
 
@@ -52,7 +56,7 @@ def _fits(asked: Workload, settings: EngineSettings) -> np.ndarray[tuple[int], n
     return fits
 
 
-def continuous(asked: Workload, settings: EngineSettings, step_time: StepTime) -> tuple[Outcome, tuple[Engine, ...]]:
+def continuous(asked: Workload, settings: EngineSettings, step_time: StepTime) -> tuple[Outcome, Engine]:
     """(what came out, the engines as they are at the end)."""
     from infer_diag.simulators.serving.loop import simulation_loop
 
@@ -63,7 +67,7 @@ def continuous(asked: Workload, settings: EngineSettings, step_time: StepTime) -
         blocks = min(settings.max_num_seqs, len(asked)) * longest
     limits = settings.limits(blocks)
     limits = limits._replace(max_seqs=min(limits.max_seqs, len(asked)))
-    engines = tuple(new_engine(requests, limits, blocks, contents, longest) for _ in range(settings.data_parallel_size))
+    engines = new_engines(requests, limits, settings.data_parallel_size, blocks, contents, longest)
     times, rows = simulation_loop()(requests, limits, np.array(step_time.parameters), engines)
     pool = None if settings.pool_blocks is None else blocks
     outcome = Outcome(times, rows, requests, pool)

@@ -105,30 +105,33 @@ class Engine(NamedTuple):
     flight_row: Places
 
 
-def new_engine(requests: Requests, limits: Limits, blocks: int, contents: int, longest: int) -> Engine:
-    """An idle engine whose pool has `blocks` blocks; a request holds `longest` of them at most."""
-    seqs = np.zeros(limits.max_seqs, SEQUENCE)
+def new_engines(requests: Requests, limits: Limits, engines: int, blocks: int, contents: int, longest: int) -> Engine:
+    """Idle engines side by side, each array with one more dimension in front.
+
+    The pool of each has `blocks` blocks, and a request holds `longest` of them at most.
+    """
+    seqs = np.zeros((engines, limits.max_seqs), SEQUENCE)
     seqs["free_slot"] = np.arange(limits.max_seqs)
-    pool = np.zeros(blocks, BLOCK)
+    pool = np.zeros((engines, blocks), BLOCK)
     pool["content"] = -1
     pool["before"] = np.arange(blocks) - 1
     pool["after"] = np.where(np.arange(blocks) < blocks - 1, np.arange(blocks) + 1, -1)
-    adapters = np.zeros(int(requests["adapter"].max()) + 1, ADAPTER)
+    adapters = np.zeros((engines, int(requests["adapter"].max()) + 1), ADAPTER)
     adapters["ready_s"] = np.inf
-    now = np.zeros(1, NOW)
+    now = np.zeros((engines, 1), NOW)
     now["head"] = now["tail"] = -1
     now["free"], now["last_free"], now["slots"] = blocks, blocks - 1, limits.max_seqs
     return Engine(
         now=now,
         seqs=seqs,
-        table=np.zeros((limits.max_seqs, longest), np.int32),
+        table=np.zeros((engines, limits.max_seqs, longest), np.int32),
         blocks=pool,
-        place=np.full(contents if limits.caching else 1, -1, np.int32),
-        swapped=np.zeros(len(requests) if limits.swap else 1, np.int32),
+        place=np.full((engines, contents if limits.caching else 1), -1, np.int32),
+        swapped=np.zeros((engines, len(requests) if limits.swap else 1), np.int32),
         adapters=adapters,
-        flights=np.zeros((limits.depth, limits.max_seqs), FLIGHT),
-        flight_size=np.zeros(limits.depth, np.int32),
-        flight_row=np.full(limits.depth, -1, np.int32),
+        flights=np.zeros((engines, limits.depth, limits.max_seqs), FLIGHT),
+        flight_size=np.zeros((engines, limits.depth), np.int32),
+        flight_row=np.full((engines, limits.depth), -1, np.int32),
     )
 
 
