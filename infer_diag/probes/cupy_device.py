@@ -15,6 +15,9 @@ from infer_diag.probes.slab import SlabArena
 _ERROR_MEMORY_ALLOCATION = 2
 """`cudaErrorMemoryAllocation`."""
 
+ALLOCATION_UNIT_BYTES = 512
+"""What CuPy's pools round every request up to."""
+
 
 def cupy() -> Any:
     """The module `cupy` with a device that it can use.
@@ -192,13 +195,16 @@ class CuPyPool:
 
 
 class AsyncPool:
-    """The driver's stream-ordered pool. It has no limit of its own, so the limit here is on the bytes handed out."""
+    """The driver's stream-ordered pool.
+
+    What limits it is soft, and it counts a block as used until its stream has passed the free; so the limit here is on
+    the bytes handed out as this class counts them.
+    """
 
     def __init__(self, memory: Any, limit_bytes: int) -> None:
-        self._memory, self._limit = memory, limit_bytes
+        self._memory, self._limit, self._allocated = memory, limit_bytes, 0
         self._pool = memory.MemoryAsyncPool()
-        self._begin = int(self._pool.used_bytes())
-        self._live: dict[int, Any] = {}
+        self._live: dict[int, tuple[Any, int]] = {}
 
     def malloc(self, size_bytes: int) -> int:
         """A block.
@@ -206,26 +212,28 @@ class AsyncPool:
         Raises:
             OutOfDeviceMemory: there is no room, or the limit would be exceeded.
         """
-        if self.allocated_bytes() + size_bytes > self._limit:
+        rounded = -(-size_bytes // ALLOCATION_UNIT_BYTES) * ALLOCATION_UNIT_BYTES
+        if self._allocated + rounded > self._limit:
             raise OutOfDeviceMemory
         try:
             pointer = self._pool.malloc(size_bytes)
         except self._memory.OutOfMemoryError as error:
             raise OutOfDeviceMemory from error
-        self._live[pointer.ptr] = pointer
+        self._live[pointer.ptr] = (pointer, rounded)
+        self._allocated += rounded
         return int(pointer.ptr)
 
     def free(self, address: int) -> None:
         """Gives the block back."""
-        del self._live[address]
+        self._allocated -= self._live.pop(address)[1]
 
     def reserved_bytes(self) -> int:
         """Bytes that the driver holds for the pool."""
         return int(self._pool.total_bytes())
 
     def allocated_bytes(self) -> int:
-        """Bytes handed out since the pool was taken."""
-        return int(self._pool.used_bytes()) - self._begin
+        """Bytes handed out, rounded to 512."""
+        return self._allocated
 
     def free_blocks(self) -> None:
         """Unknown: the driver shows no blocks."""

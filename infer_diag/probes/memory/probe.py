@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,15 +48,12 @@ def probe_memory(out: Path, device: Device, *, seeds: int = SEEDS, budget: Budge
             f"only {format_bytes(free)} of the GPU are free, and the probe needs 2 GiB",
             hint="stop what else runs on it, or choose another one by CUDA_VISIBLE_DEVICES",
         )
-    recordings = [EVENTS]
     with ExitStack() as stack:
-        if device.basis == "measured":
-            sampler = stack.enter_context(GpuSampler())
-            recordings.append(SAMPLES)
+        sampler = _sampler(stack, device)
         largest = _largest(device)
         blocks = _recorded(device, out / EVENTS)
         runs = _benchmark(device, seeds, budget or Budget(120.0))
-    if SAMPLES in recordings:
+    if sampler is not None:
         sampler.write(out / SAMPLES)
     return ProbeResult(
         probe="memory",
@@ -65,8 +62,17 @@ def probe_memory(out: Path, device: Device, *, seeds: int = SEEDS, budget: Budge
         device=device.facts(),
         frames={"largest_allocations": largest, "allocator_runs": runs, "free_blocks": blocks},
         sentences=(*_failures(runs), *_reach(largest)),
-        recordings=tuple(recordings),
+        recordings=(EVENTS,) if sampler is None else (EVENTS, SAMPLES),
     )
+
+
+def _sampler(stack: ExitStack, device: Device) -> GpuSampler | None:
+    """NVML's samples beside a real device; a container may have CUDA without NVML, and then there are none."""
+    if device.basis != "measured":
+        return None
+    with suppress(ProbeUnavailable):
+        return stack.enter_context(GpuSampler())
+    return None
 
 
 def _benchmark(device: Device, seeds: int, budget: Budget) -> pl.DataFrame:
