@@ -9,6 +9,7 @@ import polars as pl
 
 from infer_diag.attribution.heap.bands import band_of
 from infer_diag.attribution.heap.frames import MemoryWaste
+from infer_diag.attribution.heap.policy import SMALL_BYTES
 from infer_diag.attribution.heap.waste import memory_waste
 from infer_diag.recording import Recording
 from infer_diag.units import format_bytes, format_ratio
@@ -70,8 +71,12 @@ def holes_sentence(row: Row) -> str:
     idle, largest, count = row["stuck_bytes"] + row["cached_bytes"], row["largest_free_bytes"], row["hole_count"]
     name = " ".join(str(row[key]) for key in ("segment_kind", "pool") if row[key]) or "the only"
     stream = f", stream {row['stream']}" if row["stream"] is not None else ""
+    if row["unnamed_bytes"]:
+        return f"{name} pool{stream}: the map does not name all bytes of its segments, so its holes are unknown."
     if not count:
         return f"{name} pool{stream}: no hole; every request needs new memory from the driver."
+    if row["segment_kind"] == "small" and largest >= SMALL_BYTES:
+        return f"{name} pool{stream}: every request that it is for (up to {format_bytes(SMALL_BYTES)}) is served."
     full = idle < FULL_RATIO * row["reserved_bytes"]
     between = (
         f"; from there to {format_bytes(idle)} the bytes are there, in {count:,} pieces (fragmentation)"

@@ -8,6 +8,7 @@ from infer_diag.jupyter.cells import cell_function
 from infer_diag.jupyter.completion import Matcher
 from infer_diag.jupyter.grammar import grammar
 from infer_diag.jupyter.magic import Magic
+from infer_diag.jupyter.memory_panel import memory_panel
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.panels import batching_panel, cold_start_panel, summary_panel
 from infer_diag.jupyter.session import Session
@@ -15,7 +16,7 @@ from infer_diag.jupyter.session import Session
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["MAGIC", "Panel", "batching_panel", "cold_start_panel", "load", "summary_panel", "unload"]
+__all__ = ["MAGIC", "Panel", "batching_panel", "cold_start_panel", "load", "memory_panel", "summary_panel", "unload"]
 
 MAGIC = "diag"
 

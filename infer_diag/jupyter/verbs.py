@@ -9,12 +9,14 @@ import polars as pl
 
 from infer_diag import samples
 from infer_diag.jupyter.completion import verbs_of
+from infer_diag.jupyter.memory_panel import memory_panel
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.panels import batching_panel, cold_start_panel, summary_panel
 from infer_diag.jupyter.session import Loaded, Session
 from infer_diag.loaders import load
 from infer_diag.recording import Source
 from infer_diag.report import report
+from infer_diag.units import parse_duration_s
 
 _IMPORT = "import infer_diag as diag"
 _LOAD_OPTIONS = ("format", "year", "tz", "start", "end")
@@ -108,6 +110,21 @@ def batching_verb(session: Session, options: argparse.Namespace) -> Panel:
 def batching_code(session: Session, options: argparse.Namespace) -> str:
     """The Python of `%diag batching`."""
     return _panel_code(session, options, "batching_panel", "")
+
+
+def memory_verb(session: Session, options: argparse.Namespace) -> Panel:
+    """What stands where in device memory, over time, and what its holes would serve."""
+    return memory_panel(session.get(options.recording).diagnosis, _at_s(options))
+
+
+def memory_code(session: Session, options: argparse.Namespace) -> str:
+    """The Python of `%diag memory`."""
+    at_s = _at_s(options)
+    return _panel_code(session, options, "memory_panel", f", at_s={at_s:g}" if at_s is not None else "")
+
+
+def _at_s(options: argparse.Namespace) -> float | None:
+    return None if options.at is None else parse_duration_s(options.at)
 
 
 def report_verb(session: Session, options: argparse.Namespace) -> Panel:
