@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from infer_diag import samples
     from infer_diag.diagnose import Diagnosis, diagnose
     from infer_diag.errors import DiagError
+    from infer_diag.fleet import Facts, Fleet
+    from infer_diag.fleet_paths import load_fleet
     from infer_diag.loaders import load
     from infer_diag.recording import Recording
     from infer_diag.report import report
@@ -29,10 +31,13 @@ __version__ = "0.1.0"
 __all__ = [
     "DiagError",
     "Diagnosis",
+    "Facts",
+    "Fleet",
     "Recording",
     "__version__",
     "diagnose",
     "load",
+    "load_fleet",
     "load_ipython_extension",
     "report",
     "samples",
@@ -42,9 +47,12 @@ __all__ = [
 _HOMES = {
     "DiagError": "infer_diag.errors",
     "Diagnosis": "infer_diag.diagnose",
+    "Facts": "infer_diag.fleet",
+    "Fleet": "infer_diag.fleet",
     "Recording": "infer_diag.recording",
     "diagnose": "infer_diag.diagnose",
     "load": "infer_diag.loaders",
+    "load_fleet": "infer_diag.fleet_paths",
     "report": "infer_diag.report",
 }
 

@@ -54,12 +54,17 @@ class Facts:
 
 @dataclass(frozen=True)
 class Deployment:
-    """One deployment: its name, its log files, and what is known besides; or a recording that is there already."""
+    """One deployment: its name, its log files, and what is known besides; or a recording that is there already.
+
+    `year` and `tz` are those of stamps that print none.
+    """
 
     name: str
     paths: tuple[str, ...] = ()
     facts: Facts = field(default_factory=Facts)
     recording: Recording | None = None
+    year: int | None = None
+    tz: str | None = None
 
     def load(self) -> Recording:
         """Its recording.
@@ -67,7 +72,7 @@ class Deployment:
         Raises:
             SourceError: nothing of it can be read.
         """
-        return self.recording if self.recording is not None else load(*self.paths)
+        return self.recording if self.recording is not None else load(*self.paths, year=self.year, tz=self.tz)
 
 
 @dataclass(frozen=True)

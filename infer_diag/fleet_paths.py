@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ def load_fleet(
     facts: Mapping[str, Facts] | None = None,
     price_per_gpu_h: float | None = None,
     workers: int | None = None,
+    year: int | None = None,
+    tz: str | None = None,
 ) -> Fleet:
     """The fleet that the paths name: a folder per deployment, whose logs are read once the fleet is asked something.
 
@@ -42,6 +45,8 @@ def load_fleet(
         facts: what is known of a deployment, by its name; it wins over the inventory.
         price_per_gpu_h: dollars per GPU and hour where nothing else says.
         workers: processes at most, where there is no client.
+        year: year of stamps that print none.
+        tz: time zone (IANA name) of stamps that name none.
 
     Raises:
         SourceError: a path names nothing, or two deployments share a name.
@@ -55,7 +60,8 @@ def load_fleet(
             raise UnknownNameError("deployment", name, [each.name for each in found])
     rest = Facts(price_per_gpu_h=price_per_gpu_h, evidence="given by the caller" if price_per_gpu_h else None)
     told = [
-        Deployment(each.name, each.paths, given.get(each.name, Facts()).over(each.facts).over(rest)) for each in found
+        replace(each, facts=given.get(each.name, Facts()).over(each.facts).over(rest), year=year, tz=tz)
+        for each in found
     ]
     return Fleet(tuple(sorted(told, key=lambda each: each.name)), client, workers)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from infer_diag.attribution.serving import Serving
+from infer_diag.diagnose.cost_document import deployment_document
 from infer_diag.diagnose.memory import document as memory_document
 from infer_diag.recording import Clock, Recording, Source
 from infer_diag.redact import redact
@@ -37,6 +38,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "starts": starts(recording, diagnosis.cold_start),
         "serving": None if diagnosis.batching is None else serving(diagnosis.batching),
         "memory": None if diagnosis.memory is None else memory_document(recording, diagnosis.memory),
+        "cost": deployment_document(diagnosis.cost),
         "findings": [finding.to_dict() for finding in diagnosis.findings],
     }
     return {key: _plain(value) for key, value in whole.items()}

@@ -23,7 +23,7 @@ INNER = Clock("inner", "2026-06-24 09:55:30")
 SOURCE = Source(
     "logs/a.log", "vllm", "vllm", lines=40, first_time=T0, last_time=T0 + timedelta(seconds=20.5), clocks=(INNER,)
 )
-TOP = ["schema_version", "sources", "skipped", "starts", "serving", "memory", "findings"]
+TOP = ["schema_version", "sources", "skipped", "starts", "serving", "memory", "cost", "findings"]
 SERVING = [
     "samples",
     "window_s",
@@ -118,6 +118,7 @@ def test_an_empty_recording_gives_every_key_and_no_error() -> None:
         "starts": [],
         "serving": None,
         "memory": None,
+        "cost": None,
         "findings": [],
     }
 

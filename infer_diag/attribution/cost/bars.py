@@ -143,7 +143,7 @@ def warnings(made: Compared, spread: Intervals) -> list[str]:
     phi, ranges, total = shapley(made.game), orderings(made.game), made.game.total
     said = []
     if not made.comparable:
-        said.append("the reference runs another model or hardware: what that costs stands in a bar of its own")
+        said.append("the reference runs, or may run, another model or hardware: that stands in a bar of its own")
     residual = abs(phi["residual"])
     if residual > RESIDUAL_LOG or (_has_ratio(spread) and residual > RESIDUAL_SHARE * abs(total)):
         said.append("the model does not explain this deployment: see the residual")

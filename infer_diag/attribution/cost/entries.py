@@ -73,7 +73,7 @@ def _sum(windows: pl.DataFrame, name: str) -> float | None:
 def _gpus(recording: Recording, facts: Facts) -> Entry:
     if facts.gpu_count is None:
         return Entry("GPUs", 1.0, "bounded", lower=1.0, missing="the engine's start line with its parallel sizes")
-    told = recording.deployments.drop_nulls("gpu_count").head(1)
+    told = recording.deployments.drop_nulls("gpu_count").sort("source_id", "line").tail(1)
     places = [recording.evidence(*row) for row in told.select("source_id", "line").iter_rows()]
     given = [] if facts.evidence is None else [facts.evidence]
     return Entry("GPUs", float(facts.gpu_count), "measured", "configuration", evidence=tuple(given or places))
@@ -212,5 +212,5 @@ def _lines(recording: Recording, name: str) -> tuple[str, ...]:
     frame: pl.DataFrame = getattr(recording, name)
     if frame.is_empty():
         return ()
-    ends = frame.select("source_id", "line")[[0, -1]].unique(maintain_order=True)
+    ends = frame.select("source_id", "line").sort("source_id", "line")[[0, -1]].unique(maintain_order=True)
     return tuple(recording.evidence(*row) for row in ends.iter_rows() if row[1])

@@ -58,7 +58,7 @@ def gpu_count(recording: Recording, facts: Facts) -> int | None:
     """GPUs of one replica: as the facts say, else as the configuration that was printed last says; null if neither."""
     if facts.gpu_count is not None:
         return facts.gpu_count
-    told = recording.deployments["gpu_count"].drop_nulls()
+    told = recording.deployments.sort("source_id", "line")["gpu_count"].drop_nulls()
     return int(told[-1]) if len(told) else None
 
 
@@ -120,8 +120,10 @@ def _end(recording: Recording, row: Row, after: Row | None) -> tuple[datetime, b
         return (after["first_time"] or _begin(after), True) if same_pod else (row["last_time"] or _begin(row), False)
     if row["failed_line"] is not None and row["ready_time"] is None and not row["served"]:
         return row["last_time"] or _begin(row), False
-    times = [source.last_time for source in recording.sources if source.last_time is not None and _tells(source)]
-    return max([*times, _begin(row)]), False
+    own = recording.sources[row["source_id"]]
+    # Without a date the stamps of two files cannot be compared.
+    beside = [source for source in recording.sources if source is own or (own.dated and source.dated)]
+    return max([*(source.last_time for source in beside if source.last_time is not None), _begin(row)]), False
 
 
 def _crash(recording: Recording, row: Row, after: Row) -> datetime | None:
@@ -135,10 +137,6 @@ def _crash(recording: Recording, row: Row, after: Row) -> datetime | None:
         return None
     last: datetime = failed.max()  # type: ignore[assignment]
     return last
-
-
-def _tells(source: Any) -> bool:
-    return source.dated and source.engine not in ("table", "client")
 
 
 def _first_served(recording: Recording, row: Row, after: Row | None) -> datetime | None:

@@ -24,6 +24,7 @@ from infer_diag.attribution.steps import recomputed
 from infer_diag.fleet import Facts
 from infer_diag.recording import Recording
 
+UNKNOWN_FACT = "unknown"
 LEAST_COVERED_RATIO = 0.8
 """Where scrapes leave out more of the ready time than a fifth, no idle share is told."""
 
@@ -48,7 +49,7 @@ class Observed:
         """What comparable peers share: model, GPU, GPUs per replica and precision, as far as it is known."""
         known = self.facts
         count = None if known.gpu_count is None else f"{known.gpu_count} GPU"
-        return " · ".join(part or "unknown" for part in (known.model, known.gpu, count, known.precision))
+        return " · ".join(part or UNKNOWN_FACT for part in (known.model, known.gpu, count, known.precision))
 
 
 def observed(recording: Recording, facts: Facts | None = None) -> Observed:
@@ -58,7 +59,7 @@ def observed(recording: Recording, facts: Facts | None = None) -> Observed:
     """
     known = (facts or Facts()).over(_logged_facts(recording))
     found = holds(recording, known)
-    kv_tokens = recording.deployments["kv_cache_tokens"].drop_nulls()
+    kv_tokens = recording.deployments.sort("source_id", "line")["kv_cache_tokens"].drop_nulls()
     engine = next((source.engine for source in recording.sources if source.engine != "kubernetes"), None)
     if found:
         first, last = min(hold.begin for hold in found), max(hold.end for hold in found)
@@ -86,7 +87,7 @@ def observed(recording: Recording, facts: Facts | None = None) -> Observed:
 
 def _logged_facts(recording: Recording) -> Facts:
     """The last configuration printed says what the deployment runs on; the GPU's name may stand in telemetry alone."""
-    told = recording.deployments
+    told = recording.deployments.sort("source_id", "line")
     last = {name: told[name].drop_nulls() for name in ("model", "gpu", "precision", "price_per_gpu_h")}
     values: dict[str, Any] = {name: column[-1] for name, column in last.items() if len(column)}
     return Facts(**values, gpu_count=gpu_count(recording, Facts()))
@@ -118,7 +119,7 @@ def _windows(
         frame = frame.join(inside, on="window", how="left", maintain_order="left")
     frame = _with_recomputed(recording, frame, sent_back)
     frame = _with_totals(frame, got)
-    pool = recording.deployments["kv_cache_tokens"].drop_nulls()
+    pool = recording.deployments.sort("source_id", "line")["kv_cache_tokens"].drop_nulls()
     if "context_ratio" in frame.columns and len(pool):
         frame = frame.with_columns(context_tokens=pl.col("context_ratio") * float(pool[-1]))
     for name, column in CostWindows.columns().items():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from infer_diag.attribution.cost.jackknife import block_of
+from infer_diag.attribution.cost.ledger import UNKNOWN_FACT
 from infer_diag.attribution.cost.mechanisms import Mechanisms, middle
 from infer_diag.attribution.cost.profile import Mask, NoCost, Profile, equivalent_tokens, log_measured
 from infer_diag.attribution.cost.step_time import RooflineSteps
@@ -76,8 +77,10 @@ def _median(parts: Mapping[str, Mechanisms], groups: Mapping[str, str], group: s
     nothing = own[0]
     if len(peers) < LEAST_PEERS:
         return Pair(nothing, None, _few(groups, group))
+    known = UNKNOWN_FACT not in group.split(" · ")[:2]
     what = "comparable peers" if comparable else "the whole fleet, for want of comparable peers"
-    return Pair(nothing, middle(peers), f"median of {len(peers)}: {what}", comparable)
+    what = what if known or not comparable else "peers whose model or GPU no log names"
+    return Pair(nothing, middle(peers), f"median of {len(peers)}: {what}", comparable and known)
 
 
 def _few(groups: Mapping[str, str], group: str) -> str:
