@@ -113,7 +113,7 @@ def allocator_peaks(recording: Recording) -> dy.DataFrame[AllocatorPeaks]:
     # An address is handed out again only after it was freed, so the first event of one that is a free has no begin.
     orphan = (action == "free") & pl.col("address_id").is_not_null() & pl.col("address_id").is_first_distinct()
     time = pl.col("time")
-    found = events.group_by("source_id", "gpu", maintain_order=True).agg(
+    told = [
         pl.when(is_requested).then(requested.max()).otherwise(allocated.max()).clip(lower_bound=0).alias("peak_bytes"),
         pl.when(is_requested).then(pl.lit("requested")).otherwise(pl.lit("allocated")).alias("basis"),
         pl.when(is_requested)
@@ -124,11 +124,19 @@ def allocator_peaks(recording: Recording) -> dy.DataFrame[AllocatorPeaks]:
         (action == "free").sum().alias("free_count"),
         (action == "oom").sum().alias("oom_count"),
         orphan.sum().alias("orphan_free_count"),
-    )
-    peaks = found.with_columns(
+    ]
+    peaks = _by_device(events, told).with_columns(
         pl.when(pl.col("peak_bytes") > 0).then("time").alias("time"), pl.col("gpu").cast(pl.String)
     )
     return AllocatorPeaks.validate(peaks.select(AllocatorPeaks.column_names()), cast=True)
+
+
+def _by_device(events: pl.DataFrame, told: list[pl.Expr]) -> pl.DataFrame:
+    """The expressions per source and device; where there is but one, without the copy that a grouping makes."""
+    keys = events.select("source_id", "gpu").unique(maintain_order=True)
+    if len(keys) == 1:
+        return pl.concat([keys, events.select(told)], how="horizontal")
+    return events.group_by("source_id", "gpu", maintain_order=True).agg(told)
 
 
 def _running(size: str) -> pl.Expr:
