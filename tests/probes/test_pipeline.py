@@ -9,11 +9,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import infer_diag as diag
+from infer_diag import samples
 from infer_diag.errors import ProbeUnavailable, SourceError
 from infer_diag.probes.budget import Budget
 from infer_diag.probes.pipeline.import_times import import_rows
 from infer_diag.probes.pipeline.probe import phase_rows, probe_pipeline, run
-from infer_diag.probes.result import framed, read_result
+from infer_diag.probes.result import ProbeResult, framed, read_result
 from infer_diag.probes.settings import Settings
 
 TRANSFORMERS = """
@@ -148,6 +150,33 @@ def test_what_is_missing_is_said(model: Path, tmp_path: Path) -> None:
         run(tmp_path, Settings(model=model, python=sys.executable), Budget(10))
     with pytest.raises(ProbeUnavailable, match="cannot be run"):
         run(tmp_path, Settings(model=model, python=str(tmp_path / "absent")), Budget(10))
+
+
+def shipped(name: str) -> tuple[Path, ProbeResult]:
+    folder = samples.path(f"captured/{name}")
+    return folder, read_result(folder / "probe_pipeline.json")
+
+
+@pytest.mark.parametrize(("name", "starts"), [("pipeline_cold", 1), ("pipeline_warm", 2)])
+def test_the_shipped_starts_agree_with_their_traces(name: str, starts: int) -> None:
+    folder, result = shipped(name)
+    assert len(result.recordings) == starts
+    rows = []
+    for start, file in enumerate(result.recordings, 1):
+        rows += phase_rows((folder / file).read_text(), start)
+    assert framed("pipeline_phases", rows).equals(result.frames["pipeline_phases"])
+    recording = diag.load(folder)
+    assert recording.starts["ready_time"].null_count() == 0
+    assert len(recording.starts) == starts
+
+
+def test_the_shipped_cold_start_waited_for_its_files() -> None:
+    cold, warm = (
+        shipped(name)[1].frames["pipeline_phases"].filter(pl.col("phase") == "weights")
+        for name in ("pipeline_cold", "pipeline_warm")
+    )
+    assert cold["duration_s"].min() > 3 * warm["duration_s"].max()
+    assert cold["duration_s"].min() > 1.5 * cold["cpu_s"].max()
 
 
 def test_a_phase_that_never_ended_has_no_duration() -> None:
