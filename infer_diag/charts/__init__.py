@@ -6,7 +6,7 @@ Importing it registers the plotly template `infer_diag` and leaves the default t
 from __future__ import annotations
 
 from infer_diag.charts.coldstart import cold_start_bars, cold_start_timeline
-from infer_diag.charts.memory import heap_chart, hole_chart, memory_chart
+from infer_diag.charts.memory import heap_chart, hole_chart, memory_chart, memory_figure
 from infer_diag.charts.memory_map import block_map_chart
 from infer_diag.charts.serving import serving_timeline, step_chart
 from infer_diag.charts.template import COLOURS, NAME
@@ -20,6 +20,7 @@ __all__ = [
     "heap_chart",
     "hole_chart",
     "memory_chart",
+    "memory_figure",
     "serving_timeline",
     "step_chart",
 ]

@@ -7,7 +7,8 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from infer_diag.attribution.heap.bands import BANDS
-from infer_diag.charts.memory_map import dress_map, map_subtitle, map_trace, slider, state_legend
+from infer_diag.attribution.heap.view import HeapView
+from infer_diag.charts.memory_map import block_map_chart, dress_map, map_subtitle, map_trace, slider, state_legend
 from infer_diag.charts.template import COLOURS, INK, dressed, label
 from infer_diag.units import format_bytes
 
@@ -26,6 +27,15 @@ _RATIOS = (
 )
 _BAND_FILLS = ("rgba(0,158,115,0.10)", "rgba(230,159,0,0.12)", "rgba(213,94,0,0.12)")
 _MAP_SHARE = 0.18
+
+
+def memory_figure(view: HeapView) -> go.Figure | None:
+    """Map and curves with one slider, or what of both there is; null where a heap has neither."""
+    if len(view.bricks) and len(view.curves):
+        return memory_chart(view.bricks, view.curves, shown=view.event, status=view.status)
+    if len(view.curves):
+        return heap_chart(view.curves, status=view.status)
+    return block_map_chart(view.bricks, status=view.status) if len(view.bricks) else None
 
 
 def heap_chart(curves: pl.DataFrame, *, status: str = "recorded") -> go.Figure:
@@ -68,7 +78,7 @@ def memory_chart(
     ]
     dressed(figure, "Memory: block map and curves", map_subtitle(bricks, now, status), height=860)
     dress_map(figure)
-    figure.update_layout(sliders=[slider(bricks, events, first)], margin={"t": 120, "b": 150})
+    figure.update_layout(sliders=[slider(bricks, events, first)], margin={"b": 150})
     return figure
 
 

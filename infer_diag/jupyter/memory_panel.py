@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
 import polars as pl
 
 from infer_diag import charts
@@ -35,16 +34,7 @@ def memory_panel(diagnosis: Diagnosis, at_s: float | None = None) -> Panel:
         return Panel("Memory", gravest or "no finding", tuple(lines), None if told is None else told.blocks)
     lines = [*_moment(view), *lines] if at_s is not None else [*lines, *_moment(view)]
     frame = view.curves if len(view.curves) else None if told is None else told.waste
-    return Panel("Memory", gravest or "no finding", tuple(lines), frame, memory_figure(view))
-
-
-def memory_figure(view: HeapView) -> go.Figure | None:
-    """The chart of a heap: map and curves with one slider, or what of both there is."""
-    if len(view.bricks) and len(view.curves):
-        return charts.memory_chart(view.bricks, view.curves, shown=view.event, status=view.status)
-    if len(view.curves):
-        return charts.heap_chart(view.curves, status=view.status)
-    return charts.block_map_chart(view.bricks, status=view.status) if len(view.bricks) else None
+    return Panel("Memory", gravest or "no finding", tuple(lines), frame, charts.memory_figure(view))
 
 
 def _moment(view: HeapView) -> list[str]:

@@ -15,6 +15,7 @@ from infer_diag import charts
 from infer_diag.attribution import timeline
 from infer_diag.errors import SourceError
 from infer_diag.report.figures import Chart, chart, plotly_js, script_policy
+from infer_diag.report.memory import memory_section
 from infer_diag.report.page import page
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def render(diagnosis: Diagnosis) -> str:
     content = page(diagnosis)
     start_charts = _start_charts(diagnosis, [start["start_id"] for start in content["detailed"]])
     serving_charts = _serving_charts(diagnosis) if content["serving"] is not None else []
-    drawn = [*start_charts, *serving_charts]
+    memory = memory_section(diagnosis)
+    drawn = [*start_charts, *serving_charts, *memory.charts]
     scripts = [plotly_js(), _text("page.js")] if drawn else []
     return (
         _environment()
@@ -61,6 +63,7 @@ def render(diagnosis: Diagnosis) -> str:
             **content,
             start_charts=start_charts,
             serving_charts=serving_charts,
+            memory=memory,
             scripts=scripts,
             script_policy=Markup(script_policy([*scripts, *(script for each in drawn for script in each.scripts)])),
             style=_text("style.css"),

@@ -43,7 +43,7 @@ def chart(figure: go.Figure, div_id: str, caption: str) -> Chart:
     title, origin = unescape(figure.layout.title.text or ""), unescape(figure.layout.title.subtitle.text or "")
     bare = go.Figure(figure).update_layout(title=None, margin={"t": 76 - _TITLE_HEIGHT})
     bare.update_layout(height=figure.layout.height - _TITLE_HEIGHT)
-    html = bare.to_html(full_html=False, include_plotlyjs=False, div_id=div_id, config=_CONFIG)
+    html = bare.to_html(full_html=False, include_plotlyjs=False, div_id=div_id, config=_CONFIG, auto_play=False)
     return Chart(title, origin, caption, Markup(html), tuple(_SCRIPT.findall(html)))
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from infer_diag import results, schema
 from infer_diag.diagnose.finding import Finding
+from infer_diag.diagnose.memory import Memory
 from infer_diag.recording import Clock, Recording, Source
 
 T0 = datetime(2026, 2, 1, 13, 17, 26, tzinfo=UTC)
@@ -34,6 +35,7 @@ class MadeDiagnosis:
     batching: Batching
     findings: tuple[Finding, ...]
     document: dict[str, Any] = field(default_factory=dict)
+    memory: Memory | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return self.document
