@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -116,24 +117,27 @@ def _is_in(recording: Recording, engine: Row, pod: Row, *, alone: bool) -> bool:
 
 def _one_replica(engines: list[Row]) -> bool:
     """Whether the starts follow one another in one engine: several side by side cannot all be in one pod."""
-    return len({row["replica"] for row in engines}) == 1
+    if len({row["replica"] for row in engines}) > 1:
+        return False
+    ordered = sorted(engines, key=lambda row: row["first_time"])
+    return all(
+        one["source_id"] == other["source_id"] or one["last_time"] <= other["first_time"]
+        for one, other in itertools.pairwise(ordered)
+    )
 
 
 def _refusal(recording: Recording, pod: Row, engine: Row) -> str | None:
     """Why the engine's start is not the pod's own, or not known to be; null where it is."""
-    started = recording.phases.filter(pl.col("start_id") == pod["start_id"], pl.col("phase") == "container_start")
-    ran: datetime | None = started["end"].max()  # type: ignore[assignment]
-    again = recording.incidents.filter(pl.col("start_id") == pod["start_id"], pl.col("kind") == "restart")
-    if ran is None:
-        return "nothing tells when its container started" if pod["acquire_time"] is None else None
-    if engine["first_time"] < ran - SKEW:
-        early = (ran - engine["first_time"]).total_seconds()
-        return f"the engine's first stamp lies {early:.0f} s before its container started: the clocks disagree"
-    if not again.is_empty():
+    of_pod = pl.col("start_id") == pod["start_id"]
+    if not recording.incidents.filter(of_pod, pl.col("kind") == "restart").is_empty():
         return "its container was started more than once, and nothing tells which start this one is"
-    if engine["first_time"] > ran + LATE:
-        late = (engine["first_time"] - ran).total_seconds()
-        return f"its container started {late:.0f} s before the engine's first stamp: nothing tells what ran between"
+    started: datetime | None = recording.phases.filter(of_pod, pl.col("phase") == "container_start")["end"].max()  # type: ignore[assignment]
+    what, last = ("its container started", started) if started is not None else ("its pod was placed", _placed(pod))
+    apart = (engine["first_time"] - last).total_seconds()
+    if engine["first_time"] < last - SKEW:
+        return f"the engine's first stamp lies {-apart:.0f} s before {what}: the clocks disagree"
+    if engine["first_time"] > last + LATE:
+        return f"{what} {apart:.0f} s before the engine's first stamp: nothing tells what ran between"
     if pod["failed_line"] is not None and not any(engine[name] for name in ("failed_line", "ready_line", "served")):
         return "its pod failed, and the engine's log does not say so"
     return None

@@ -172,6 +172,19 @@ def test_a_container_that_ran_for_hours_before_is_not_joined(tmp_path: Path) -> 
     assert "what ran between" in kept_apart(recorded(tmp_path, ready(stamped(3 * 3600)), *story("llm-0")))
 
 
+def test_a_pod_that_was_placed_hours_before_is_not_joined(tmp_path: Path) -> None:
+    placed = story("llm-0")[:1]
+    assert "what ran between" in kept_apart(recorded(tmp_path, ready(stamped(3 * 3600)), *placed))
+
+
+def test_two_engines_side_by_side_are_not_both_in_one_pod(tmp_path: Path) -> None:
+    recorded(tmp_path, ready(stamped()), *story("llm-0"))
+    (tmp_path / "other.log").write_text("\n".join(ready(stamped(20))) + "\n")
+    recording = diag.load(tmp_path)
+    assert len(recording.starts) == 3
+    assert {row["hold_s"] for row in engine_rows(recording)} == {None}
+
+
 def test_a_container_that_was_started_again_is_not_joined(tmp_path: Path) -> None:
     told = story("llm-0")
     told[-1] |= {"count": 3, "lastTimestamp": f"{STARTED + timedelta(minutes=30):%Y-%m-%dT%H:%M:%SZ}"}
