@@ -136,3 +136,22 @@ def model_named(name: str) -> Model:
 
 def _plain(text: str) -> str:
     return "".join(letter for letter in text.casefold() if letter.isalnum())
+
+
+EXPERTS = {
+    "DeepSeek-V3": (8, 256),
+    "Mixtral-8x7B": (2, 8),
+    "Mixtral-8x22B": (2, 8),
+    "Qwen3-30B-A3B": (8, 128),
+    "Qwen3-235B-A22B": (8, 128),
+    "gpt-oss-20b": (4, 32),
+    "gpt-oss-120b": (4, 128),
+}
+"""Experts that a token passes and experts of a layer, from the models' configuration."""
+
+
+def expert_idle_ratio(model: str | None) -> float:
+    """Share of a mixture's experts that one token leaves alone: 1 − experts per token / experts; else 0."""
+    plain = _plain(model or "")
+    found = [each for name, each in EXPERTS.items() if re.search(rf"{re.escape(_plain(name))}(?!\d)", plain)]
+    return 1.0 - found[0][0] / found[0][1] if len(found) == 1 else 0.0

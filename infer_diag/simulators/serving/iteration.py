@@ -60,51 +60,54 @@ def step_s(step: Floats, prompt_tokens: float, outputs: float, context: float, p
 
 
 @part
-def apply(requests: Requests, limits: Limits, step: Floats, engine: Engine, row: Places) -> float:
-    """Count the plan as computed, fill the step's row, and say how long it takes.
+def begin(
+    requests: Requests, limits: Limits, step: Floats, engine: Engine, place: int, number: int, row: Places
+) -> float:
+    """Count the plan as computed, keep it until its step ends, fill the step's row, and say how long it takes.
 
     A preempted request that computes its output again counts as one in its output with many tokens, as vLLM prints it.
     """
-    prompt_tokens, outputs, context, pairs = 0.0, 0.0, 0.0, 0.0
-    for index in range(engine.now[0].planned):
+    now, prefills, prefill_tokens, decode_tokens, outputs, emitted = engine.now, 0, 0, 0, 0, 0
+    context, again, pairs = 0, 0, 0.0
+    for index in range(now[0].planned):
         request, tokens = engine.seqs[index].planned, engine.seqs[index].planned_tokens
-        before = requests[request].computed
-        after = before + tokens
+        done = requests[request].computed
+        after = done + tokens
         if requests[request].emitted == 0:
-            row[PREFILL_COUNT] += 1
-            row[PREFILL_TOKENS] += tokens
+            prefills += 1
+            prefill_tokens += tokens
         else:
-            row[DECODE_COUNT] += 1
-            row[DECODE_TOKENS] += tokens
+            decode_tokens += tokens
         if tokens == 1 and requests[request].emitted > 0:
             outputs += 1
-            row[ROW_OUTPUTS] += 1
         else:
-            prompt_tokens += tokens
-            pairs += tokens * before + 0.5 * tokens * (tokens + 1)
+            pairs += float(tokens) * done + 0.5 * tokens * (tokens + 1)
         context += after
-        again = min(after, requests[request].furthest) - before
-        if again > 0:
-            engine.now[0].recomputed += again
+        again += max(0, min(after, requests[request].furthest) - done)
         requests[request].furthest = max(requests[request].furthest, after)
         requests[request].computed = after
         if after == requests[request].prompt + requests[request].emitted:
             requests[request].emitted += 1
-            row[ROW_EMITTED] += 1
-    row[CONTEXT_TOKENS] = int(context)
-    row[ROW_PREEMPTED] = engine.now[0].carried + engine.now[0].preempted
-    row[ROW_RECOMPUTED], row[ROW_CACHED], row[ROW_NEW] = (
-        engine.now[0].recomputed,
-        engine.now[0].cached,
-        engine.now[0].new,
-    )
-    engine.now[0].carried = engine.now[0].preempted = engine.now[0].recomputed = engine.now[0].cached = engine.now[
-        0
-    ].new = 0
-    spent_s = step_s(step, prompt_tokens, outputs, context, pairs)
-    if len(engine.adapters) > 0:
-        spent_s += _adapters_s(requests, limits, engine)
-    return spent_s
+            emitted += 1
+        engine.flights[place, index].request = request
+        engine.flights[place, index].emitted = requests[request].emitted
+    row[PREFILL_COUNT], row[DECODE_COUNT] = prefills, now[0].planned - prefills
+    row[PREFILL_TOKENS], row[DECODE_TOKENS] = prefill_tokens, decode_tokens
+    row[CONTEXT_TOKENS], row[ROW_OUTPUTS], row[ROW_EMITTED] = context, outputs, emitted
+    row[ROW_PREEMPTED], row[ROW_RECOMPUTED] = now[0].carried + now[0].preempted, again
+    row[ROW_CACHED], row[ROW_NEW] = now[0].cached, now[0].new
+    spent_s = step_s(step, prefill_tokens + decode_tokens - outputs, outputs, context, pairs)
+    return spent_s + _took_off(requests, limits, engine, place, number)
+
+
+@part
+def _took_off(requests: Requests, limits: Limits, engine: Engine, place: int, number: int) -> float:
+    """Clear the plan for the next step; seconds that adapters add to this one."""
+    adapters_s = _adapters_s(requests, limits, engine) if len(engine.adapters) > 0 else 0.0
+    engine.flight_size[place], engine.flight_row[place] = engine.now[0].planned, number
+    now = engine.now
+    now[0].planned = now[0].carried = now[0].preempted = now[0].cached = now[0].new = 0
+    return adapters_s
 
 
 @part
@@ -121,18 +124,6 @@ def _adapters_s(requests: Requests, limits: Limits, engine: Engine) -> float:
             new = new and requests[engine.seqs[earlier].planned].adapter != adapter
         distinct += new
     return distinct * limits.adapter_step_s + tokens * limits.adapter_token_s
-
-
-@part
-def take_off(requests: Requests, engine: Engine, place: int, row: int) -> None:
-    """Keep what the step that begins computes until it ends: its requests and how many outputs each then has."""
-    for index in range(engine.now[0].planned):
-        request = engine.seqs[index].planned
-        engine.flights[place, index].request = request
-        engine.flights[place, index].emitted = requests[request].emitted
-    engine.flight_size[place] = engine.now[0].planned
-    engine.flight_row[place] = row
-    engine.now[0].planned = 0
 
 
 @part

@@ -12,6 +12,7 @@ from infer_diag.simulators.serving.state import (
     DECODE_TOKENS,
     END_S,
     PREFILL_TOKENS,
+    REPLICA,
     ROW_RECOMPUTED,
     ROW_RUNNING,
     ROW_SWAPPED,
@@ -63,18 +64,18 @@ class Starvation:
 
 def little(simulated: Simulation) -> Little:
     """Both sides of Little's law over the whole run, which begins and ends empty."""
-    times, rows = simulated.outcome.times, simulated.outcome.rows
-    ends, group = np.unique(times[:, END_S], return_inverse=True)
-    inside = rows[:, ROW_RUNNING] + rows[:, ROW_WAITING] + rows[:, ROW_SWAPPED]
-    present = np.bincount(group, weights=inside)
-    queued = simulated.outcome.requests["queued_s"]
-    last = simulated.outcome.requests["last_s"]
-    # Between two ends the number grows by those that came in after the first of them.
-    after = np.searchsorted(ends, queued, side="right")
-    grown = np.where(after < len(ends), ends[np.minimum(after, len(ends) - 1)] - queued, 0.0)
-    area = float((present[:-1] * np.diff(ends)).sum() + grown.sum())
-    span = float(ends[-1])
-    return Little(area / span, len(queued) / span * float(np.mean(last - queued)))
+    times, rows, fared = simulated.outcome.times, simulated.outcome.rows, simulated.outcome.requests
+    area = 0.0
+    for engine in np.unique(rows[:, REPLICA]):
+        mine, queued = rows[:, REPLICA] == engine, fared["queued_s"][fared["replica"] == engine]
+        ends = times[mine, END_S]
+        present = rows[mine][:, [ROW_RUNNING, ROW_WAITING, ROW_SWAPPED]].sum(axis=1)
+        # Between two ends the number grows by those that came in after the first of them.
+        following = np.minimum(np.searchsorted(ends, queued, side="right"), len(ends) - 1)
+        area += float((present[:-1] * np.diff(ends)).sum() + (ends[following] - queued).sum())
+    span = float(times[-1, END_S])
+    stay = float(np.mean(fared["last_s"] - fared["queued_s"]))
+    return Little(area / span, len(fared) / span * stay)
 
 
 def token_ledger(simulated: Simulation) -> TokenLedger:

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from infer_diag.simulators.serving.compiled import loop, part, sources_digest
-from infer_diag.simulators.serving.iteration import apply, land, schedule, take_off
+from infer_diag.simulators.serving.iteration import begin, land, schedule
 from infer_diag.simulators.serving.queueing import enqueue
 from infer_diag.simulators.serving.state import (
     DURATION_S,
@@ -71,6 +71,17 @@ def _next_s(requests: Requests, engines: Sequence[Engine], sent: int, now_s: flo
 
 
 @part
+def _plan(requests: Requests, limits: Limits, engines: Sequence[Engine], now_s: float) -> tuple[int, int, float]:
+    """(requests that all engines' next steps compute, preemptions, seconds that planning takes)."""
+    planned, preempted, planning_s = 0, 0, 0.0
+    for engine in engines:
+        planning_s = max(planning_s, schedule(requests, limits, engine, now_s))
+        planned += engine.now[0].planned
+        preempted += engine.now[0].preempted
+    return planned, preempted, planning_s
+
+
+@part
 def _begin(
     requests: Requests,
     limits: Limits,
@@ -88,8 +99,7 @@ def _begin(
             continue
         rows[row, :] = 0
         rows[row, REPLICA] = each
-        slowest_s = max(slowest_s, apply(requests, limits, step, engines[each], rows[row]))
-        take_off(requests, engines[each], place, row)
+        slowest_s = max(slowest_s, begin(requests, limits, step, engines[each], place, row, rows[row]))
         row += 1
     return planning_s + slowest_s, row
 
@@ -118,11 +128,7 @@ def simulation_loop() -> Callable[..., tuple[Floats, Places]]:
             if sent < len(requests) and requests[sent].arrival_s <= now_s:
                 sent = _send(requests, limits, engines, sent, now_s)
             if flights < limits.depth:
-                planned, preempted, planning_s = 0, 0, 0.0
-                for engine in engines:
-                    planning_s = max(planning_s, schedule(requests, limits, engine, now_s))
-                    planned += engine.now[0].planned
-                    preempted += engine.now[0].preempted
+                planned, preempted, planning_s = _plan(requests, limits, engines, now_s)
                 if planned > 0:
                     if used + len(engines) > len(times):
                         times, rows = _grown(times, rows, used)

@@ -24,6 +24,7 @@ from infer_diag.simulators.serving.workload import replay
 
 Floats = NDArray[np.float64]
 ROUNDS = 12
+_CONTEXT = 3
 
 
 def fitted_to_run(
@@ -32,20 +33,28 @@ def fitted_to_run(
     *,
     until_s: float = np.inf,
     expert_idle_ratio: float = 0.0,
-    begin: StepTime | None = None,
+    per_context_token_s: float | None = None,
 ) -> StepTime:
     """Step time from the events of a run up to `until_s` (seconds after the first arrival). Fitted.
 
     Frame in: Requests with scheduled, first-token and last-token times. `expert_idle_ratio` of a mixture of experts is
-    1 − experts per token / experts: its weights are then a part of their own.
+    1 − experts per token / experts: its weights are then a part of their own. Where the pool is full all the time the
+    run cannot tell the context's part from the fixed one: give `per_context_token_s` from published constants
+    (`roofline`) where model and GPU are known.
 
     Raises:
         DiagError: fewer than 20 spans between events.
     """
     told = _told(requests, until_s)
     asked = replay(requests).first(until_s) if np.isfinite(until_s) else replay(requests)
-    step_time = begin or StepTime(0.02, 5e-5, 1e-4, experts_s=0.01 if expert_idle_ratio else 0.0)
-    step_time = replace(step_time, expert_idle_ratio=expert_idle_ratio)
+    step_time = StepTime(
+        0.02,
+        5e-5,
+        1e-4,
+        per_context_token_s or 0.0,
+        experts_s=0.01 if expert_idle_ratio else 0.0,
+        expert_idle_ratio=expert_idle_ratio,
+    )
     for _ in range(ROUNDS):
         simulated = simulate(asked, settings, step_time)
         features, seconds, importance = _equations(simulated, told, expert_idle_ratio)
@@ -54,9 +63,11 @@ def fitted_to_run(
                 f"{len(seconds)} spans between events of requests are too few for a fit of step times",
                 hint="load a log or a trace with per-request events",
             )
-        parts, error = solved(features, seconds, importance)
+        parts, error = _solved(features, seconds, importance, per_context_token_s)
         step_time = _moved(step_time, parts)
     basis = f"{len(seconds):,} spans between events of {len(asked):,} requests"
+    if per_context_token_s is not None:
+        basis += ", the context's part from published constants"
     return replace(step_time, origin="fitted", basis=basis, error_ratio=error, fitted_count=len(seconds))
 
 
@@ -112,6 +123,18 @@ def _summed(simulated: Simulation, expert_idle_ratio: float) -> tuple[Floats, Fl
         columns.append(1.0 - expert_idle_ratio ** (slowest[:, 0] + slowest[:, 1]))
     summed = np.vstack([np.zeros(len(columns)), np.cumsum(np.column_stack(columns), axis=0)])
     return ends, summed
+
+
+def _solved(
+    features: Floats, seconds: Floats, importance: Floats, per_context_token_s: float | None
+) -> tuple[list[float], float]:
+    """The factors of all columns; that of the context is solved for, or is the given one."""
+    if per_context_token_s is None:
+        return solved(features, seconds, importance)
+    # What contexts take leaves at least a tenth of a span to the rest, or a short span would weigh without bound.
+    rest_s = np.maximum(seconds - per_context_token_s * features[:, _CONTEXT], 0.1 * seconds)
+    parts, error = solved(np.delete(features, _CONTEXT, axis=1), rest_s, importance)
+    return [*parts[:_CONTEXT], per_context_token_s, *parts[_CONTEXT:]], error
 
 
 def _moved(step_time: StepTime, parts: list[float]) -> StepTime:

@@ -64,7 +64,8 @@ def continuous(asked: Workload, settings: EngineSettings, step_time: StepTime) -
     longest = int((-(-(asked.prompt_tokens + asked.max_output_tokens) // settings.block_tokens)).max())
     blocks = settings.pool_blocks
     if blocks is None:
-        blocks = min(settings.max_num_seqs, len(asked)) * longest
+        most = min(settings.max_num_seqs, len(asked)) * longest
+        blocks = most + settings.limits(2 * most).watermark_blocks + 1
     limits = settings.limits(blocks)
     limits = limits._replace(max_seqs=min(limits.max_seqs, len(asked)))
     engines = new_engines(requests, limits, settings.data_parallel_size, blocks, contents, longest)

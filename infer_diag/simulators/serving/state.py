@@ -48,10 +48,7 @@ FLIGHT = np.dtype([(name, np.int32) for name in ("request", "emitted")], align=T
 """A request of a step that has begun, and how many outputs it has when the step ends."""
 NOW = np.dtype(
     [(name, np.int64) for name in ("running", "waiting", "head", "tail", "free", "first_free", "last_free", "planned")]
-    + [
-        (name, np.int64)
-        for name in ("slots", "swapped", "preempted", "recomputed", "cached", "new", "moved", "carried")
-    ],
+    + [(name, np.int64) for name in ("slots", "swapped", "preempted", "cached", "new", "moved", "carried")],
     align=True,
 )
 """An engine's counts; from `preempted` on they are of the step being planned.

@@ -94,10 +94,7 @@ def workload(
         return np.broadcast_to(np.asarray(values, dtype=np.int64), (count,))
 
     prompt, output = column(prompt_tokens), column(output_tokens)
-    if not count or not np.isfinite(times).all() or times.min() < 0:
-        raise DiagError("a workload needs requests with arrivals of 0 s or more", hint="give one time per request")
-    if prompt.min() < 1 or output.min() < 1:
-        raise DiagError("a request has no prompt or no output token", hint="leave such requests out")
+    _refuse_impossible(times, prompt, output)
     columns: dict[str, NDArray[Any]] = {
         "prompt_tokens": prompt,
         "output_tokens": output,
@@ -113,6 +110,13 @@ def workload(
     sorted_columns = {name: np.ascontiguousarray(values[order]) for name, values in columns.items()}
     ids = tuple(names[index] for index in order)
     return Workload(arrival_s=times[order], request_ids=ids, **sorted_columns)
+
+
+def _refuse_impossible(times: Floats, prompt: Ints, output: Ints) -> None:
+    if not len(times) or not np.isfinite(times).all() or times.min() < 0:
+        raise DiagError("a workload needs requests with arrivals of 0 s or more", hint="give one time per request")
+    if prompt.min() < 1 or output.min() < 1:
+        raise DiagError("a request has no prompt or no output token", hint="leave such requests out")
 
 
 def replay(requests: pl.DataFrame, **options: ArrayLike) -> Workload:
