@@ -17,7 +17,8 @@ from infer_diag.loaders.observations import StartRule, observed
 from infer_diag.loaders.oom_messages import NEEDLES as OOM_NEEDLES
 from infer_diag.loaders.oom_messages import ooms
 from infer_diag.loaders.serving_lines import ServingLines
-from infer_diag.loaders.starts import segmented, start_frames
+from infer_diag.loaders.start_frames import start_frames
+from infer_diag.loaders.starts import segmented
 from infer_diag.loaders.text.clock import FileClock
 from infer_diag.loaders.text.reader import Batch, TextFormat, TextReader
 from infer_diag.recording import Recording
