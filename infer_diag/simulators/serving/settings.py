@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 import polars as pl
@@ -117,9 +118,10 @@ class EngineSettings:
 
 
 def settings_of(deployments: pl.DataFrame, **changes: object) -> EngineSettings:
-    """The settings that a log tells of its engine, others as vLLM has them; `changes` come on top.
+    """The settings that a log tells of its engine, others as its version has them; `changes` come on top.
 
-    Frame in: Deployments. Where rows differ the last one counts.
+    Frame in: Deployments. Where rows differ the last one counts. Before 0.8 vLLM runs its first scheduler, from 0.14 on
+    it plans a step while the one before runs, and from 0.19 on it admits a prompt only where all of it fits.
 
     Raises:
         DiagError: the log does not tell the sequence limit or the token budget of a step, and `changes` do not either.
@@ -134,11 +136,20 @@ def settings_of(deployments: pl.DataFrame, **changes: object) -> EngineSettings:
         known = deployments[column].drop_nulls()
         if len(known):
             told[name] = int(known[-1])
-    told |= changes
+    told |= _of_version(deployments["engine_version"].drop_nulls().to_list()) | changes
     missing = [name for name in ("max_num_seqs", "max_num_batched_tokens") if name not in told]
     if missing:
         raise DiagError(
             f"the log does not tell {' and '.join(missing)}",
-            hint="load the engine's start-up log as well, or give them with --what-if",
+            hint="load the engine's start-up log as well, where it prints its configuration",
         )
     return EngineSettings(**told)  # type: ignore[arg-type]
+
+
+def _of_version(versions: list[str]) -> dict[str, object]:
+    number = re.match(r"v?(\d+)\.(\d+)", versions[-1]) if versions else None
+    if number is None:
+        return {}
+    version = (int(number[1]), int(number[2]))
+    told: dict[str, object] = {"async_scheduling": version >= (0, 14), "whole_prompt_fits": version >= (0, 19)}
+    return told | ({"scheduler": "vllm-v0"} if version < (0, 8) else {})

@@ -1,0 +1,288 @@
+"""What other settings would do to a deployment: its own log simulated as it was, then with the changes.
+
+Modelled. The model's error on the log itself comes first; where it is large, or the log lacks what the model needs,
+nothing is predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+
+import dataframely as dy
+import polars as pl
+
+from infer_diag.attribution.quantiles import median
+from infer_diag.errors import DiagError, UnknownNameError
+from infer_diag.recording import Recording
+from infer_diag.simulators.serving import (
+    EngineSettings,
+    Simulation,
+    StepTime,
+    gpu_named,
+    model_named,
+    replay,
+    roofline,
+    settings_of,
+    simulate,
+)
+from infer_diag.simulators.serving.hardware import expert_idle_ratio
+from infer_diag.simulators.serving.ledger import starvation
+from infer_diag.simulators.serving.run_fit import fitted_to_run
+from infer_diag.simulators.serving.step_fit import fitted_to_samples, fitted_to_steps
+from infer_diag.units import format_s
+
+MAX_ERROR_RATIO = 0.2
+"""A model that misses the log's own throughput by more than this explains another deployment than the log's."""
+MIN_REQUESTS = 20
+_MEASURES = ("output_tokens_per_s", "ttft_s", "tpot_s", "running_count", "waiting_count", "preemption_count")
+_BOOLEANS = {"on": True, "true": True, "off": False, "false": False}
+_REQUESTS_HINT = (
+    "load per-request arrivals, prompt and output tokens beside the engine's log: a benchmark's saved results, request "
+    "traces (OTLP), or vLLM's request log with its responses' usage"
+)
+
+
+class WhatIfMeasures(dy.Schema):
+    """One row per measure: what the log says, what the model says of it, and what it says with the changes.
+
+    Throughput over the run, medians over requests (TTFT from when the engine takes a request in), peaks, and the sum of
+    preemptions. `error_ratio` = modelled / logged − 1. `low` and `high` = changed · (1 ∓ the larger of that error and
+    the step times' own): what the model missed of the log, carried over; no confidence interval.
+    """
+
+    measure = dy.Enum(_MEASURES)
+    logged = dy.Float64(nullable=True)
+    modelled = dy.Float64(nullable=True)
+    error_ratio = dy.Float64(nullable=True)
+    changed = dy.Float64(nullable=True)
+    low = dy.Float64(nullable=True)
+    high = dy.Float64(nullable=True)
+
+
+@dataclass(frozen=True, eq=False)
+class WhatIf:
+    """The prediction; `refusal` says why there is none, and then `measures` has no changed values.
+
+    `basis`: what the step times were fitted to. `assumptions`: what the log does not tell and the model takes for
+    given, and what the changed engine would refuse.
+    """
+
+    changes: dict[str, object]
+    measures: dy.DataFrame[WhatIfMeasures] = field(default_factory=WhatIfMeasures.create_empty)
+    basis: str | None = None
+    assumptions: tuple[str, ...] = ()
+    refusal: str | None = None
+
+
+def changes_of(text: str) -> dict[str, object]:
+    """Settings out of `max_num_seqs=512,chunked_prefill=off,scheduler=orca`, in the names of `EngineSettings`.
+
+    Raises:
+        DiagError: a part is no `name=value`, a name is unknown, or a value is not of the setting's kind.
+    """
+    known = {each.name: str(each.type) for each in fields(EngineSettings)}
+    changes: dict[str, object] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, equals, value = (each.strip() for each in part.partition("="))
+        if not equals or not value:
+            raise DiagError(f"{part[:60]!r} is no setting", hint="write it like max_num_seqs=512,chunked_prefill=off")
+        name = name.removeprefix("enable_")
+        if name not in known or known[name].startswith("tuple"):
+            raise UnknownNameError(
+                "setting", name, [each for each, kind in known.items() if not kind.startswith("tuple")]
+            )
+        changes[name] = _value(name, value, known[name])
+    if not changes:
+        raise DiagError("no setting to change is given", hint="write it like max_num_seqs=512,scheduler=orca")
+    return changes
+
+
+def _value(name: str, value: str, kind: str) -> object:
+    try:
+        if kind == "bool":
+            return _BOOLEANS[value.casefold()]
+        if kind.startswith("int"):
+            return int(value)
+        return float(value) if kind.startswith("float") else value
+    except (KeyError, ValueError):
+        wanted = "on or off" if kind == "bool" else "a number"
+        raise DiagError(f"{name} is {value[:40]!r}", hint=f"give {wanted}") from None
+
+
+def serving_what_if(recording: Recording, changes: Mapping[str, object]) -> WhatIf:
+    """Throughput, TTFT, TPOT, peaks and preemptions with other settings, after the model's error on the log. Modelled.
+
+    Frames in: Requests, Deployments, and EngineSteps or EngineSamples where requests tell no events.
+
+    Raises:
+        DiagError: a changed setting cannot be.
+    """
+    told = dict(changes)
+    requests = _own_requests(recording)
+    if len(requests) < MIN_REQUESTS:
+        return WhatIf(told, refusal=f"{len(requests)} requests tell arrival and lengths; {_REQUESTS_HINT}")
+    engines = set(recording.deployments["engine"].drop_nulls()) - {"vllm"}
+    if engines and not all(each.startswith("simulated") for each in engines):
+        return WhatIf(told, refusal=f"the log is of {', '.join(sorted(engines))}, whose scheduler is not simulated")
+    try:
+        return _predicted(recording, requests, told)
+    except _Refused as refused:
+        return WhatIf(told, refusal=str(refused))
+
+
+class _Refused(Exception):
+    """The log lacks something that the model needs."""
+
+
+def _own_requests(recording: Recording) -> pl.DataFrame:
+    """The requests of the source that tells most of them whole: clients and servers may both tell the same ones."""
+    whole = recording.requests.drop_nulls(["arrival_s", "prompt_tokens", "output_tokens"])
+    if whole.is_empty():
+        return whole
+    counted = whole.group_by("source_id").agg(pl.len(), events=pl.col("first_token_s").count())
+    best = counted.sort("len", "events", "source_id", descending=[True, True, False])["source_id"][0]
+    return whole.filter(source_id=best).sort("arrival_s")
+
+
+def _predicted(recording: Recording, requests: pl.DataFrame, changes: dict[str, object]) -> WhatIf:
+
+    peak = _peak(recording, "running_count")
+    try:
+        settings = settings_of(recording.deployments)
+    except DiagError as unknown:
+        raise _Refused(str(unknown)) from unknown
+    assumptions = []
+    if peak is not None and peak > settings.max_num_seqs:
+        engines = math.ceil(peak / settings.max_num_seqs)
+        settings = replace(settings, data_parallel_size=engines)
+        assumptions.append(f"{peak:,.0f} requests ran at once, so {engines} engines ran in step")
+    if settings.kv_cache_tokens is None:
+        assumptions.append("the log does not tell the size of the KV pool, which is taken never to be full")
+    step_time = _step_time(recording, requests, settings)
+    asked = replay(requests)
+    now = simulate(asked, settings, step_time)
+    told, modelled = _logged(recording, requests), _simulated(now)
+    error = _error(told["output_tokens_per_s"], modelled["output_tokens_per_s"])
+    changed, refusal = None, None
+    if error is None or abs(error) > MAX_ERROR_RATIO:
+        missed = "cannot be checked" if error is None else f"is off by {error:+.0%}"
+        refusal = f"the model does not explain this deployment: its throughput {missed}"
+    else:
+        other = simulate(asked, replace(settings, **changes), step_time)  # type: ignore[arg-type]
+        changed = _simulated(other)
+        assumptions += _differences(now, other)
+    basis = f"{step_time.origin}: {step_time.basis}"
+    return WhatIf(
+        changes, _measures(told, modelled, changed, step_time.error_ratio or 0.0), basis, tuple(assumptions), refusal
+    )
+
+
+def _differences(now: Simulation, other: Simulation) -> list[str]:
+    """What a reader has to know of the changed run before its figures."""
+    told = []
+    refused = int((~other.fits).sum()) - int((~now.fits).sum())
+    if refused > 0:
+        told.append(f"{refused:,} of {len(other.fits):,} requests no longer fit the engine and are left out")
+    starved = starvation(other)
+    if starved.starved_count:
+        wait = format_s(starved.longest_wait_s)
+        told.append(f"{starved.starved_count:,} requests starve, the longest waits {wait}")
+    if now.settings.limits(1).depth > 1 and not (other.settings.continuous and other.settings.limits(1).depth > 1):
+        told.append("steps are no longer planned ahead, and what the host then adds to each is not modelled")
+    return told
+
+
+def _step_time(recording: Recording, requests: pl.DataFrame, settings: EngineSettings) -> StepTime:
+    """Fitted to the requests' events, else to the engine's steps, else to its statistics, else from constants."""
+
+    names = recording.deployments.select(pl.col("model", "gpu").drop_nulls().last()).row(0)
+    try:
+        constants = roofline(model_named(names[0] or ""), gpu_named(names[1] or ""))
+    except UnknownNameError:
+        constants = None
+    if requests.drop_nulls(["scheduled_s", "first_token_s", "last_token_s"]).height >= MIN_REQUESTS:
+        known = constants.per_context_token_s if constants else None
+        idle = expert_idle_ratio(names[0])
+        return fitted_to_run(requests, settings, expert_idle_ratio=idle, per_context_token_s=known)
+    for fit, frame in ((fitted_to_steps, recording.engine_steps), (fitted_to_samples, recording.engine_samples)):
+        try:
+            return fit(frame)
+        except DiagError:
+            continue
+    if constants is None:
+        raise _Refused(
+            "nothing tells how long steps take: load iteration lines (--enable-logging-iteration-details), statistics "
+            "lines, or per-request events, or a start-up log that names a known model and GPU"
+        )
+    return constants
+
+
+def _peak(recording: Recording, column: str) -> float | None:
+    """The most that all engines together had at one of the statistics' times."""
+    told = recording.engine_samples.drop_nulls(["time", column])
+    at_once = told.group_by("source_id", "time").agg(pl.col(column).cast(pl.Int64).sum())
+    return None if at_once.is_empty() else float(at_once[column].max())  # type: ignore[arg-type]
+
+
+def _of_requests(requests: pl.DataFrame) -> dict[str, float | None]:
+    later = pl.col("output_tokens").cast(pl.Int64) - 1
+    begun = pl.coalesce("queued_s", "arrival_s")
+    done = requests.filter(pl.col("last_token_s").is_not_null())
+    told = requests.select(
+        ttft_s=median(pl.col("first_token_s") - begun),
+        tpot_s=median(pl.when(later > 0).then((pl.col("last_token_s") - pl.col("first_token_s")) / later)),
+    ).row(0, named=True)
+    span = done.select(pl.col("last_token_s").max() - begun.min()).item() if len(done) else None
+    tokens = int(done["output_tokens"].sum())
+    return {**told, "output_tokens_per_s": tokens / span if span else None}
+
+
+def _logged(recording: Recording, requests: pl.DataFrame) -> dict[str, float | None]:
+    told = _of_requests(requests)
+    if told["output_tokens_per_s"] is None:
+        rates = recording.engine_samples.drop_nulls(["time", "output_tokens_per_s"])
+        summed = rates.group_by("time").agg(pl.col("output_tokens_per_s").sum())
+        told["output_tokens_per_s"] = summed.select(pl.col("output_tokens_per_s").mean()).item()
+    preempted = recording.engine_samples["preemption_count"].drop_nulls()
+    if not len(preempted):
+        preempted = requests["preemption_count"].drop_nulls()
+    told["preemption_count"] = float(preempted.sum()) if len(preempted) else None
+    return told | {name: _peak(recording, name) for name in ("running_count", "waiting_count")}
+
+
+def _simulated(simulated: Simulation) -> dict[str, float | None]:
+    served = simulated.requests.filter(pl.col("finish_reason") == "length")
+    told = _of_requests(served)
+    told["preemption_count"] = float(served["preemption_count"].sum())
+    recording = simulated.recording
+    return told | {name: _peak(recording, name) for name in ("running_count", "waiting_count")}
+
+
+def _error(logged: float | None, modelled: float | None) -> float | None:
+    return modelled / logged - 1 if logged and modelled is not None else None
+
+
+def _measures(
+    logged: dict[str, float | None],
+    modelled: dict[str, float | None],
+    changed: dict[str, float | None] | None,
+    fit_error_ratio: float,
+) -> dy.DataFrame[WhatIfMeasures]:
+    rows = []
+    for name in _MEASURES:
+        error, after = _error(logged[name], modelled[name]), changed[name] if changed else None
+        reach = None if error is None or after is None else max(abs(error), fit_error_ratio) * after
+        rows.append(
+            {
+                "measure": name,
+                "logged": logged[name],
+                "modelled": modelled[name],
+                "error_ratio": error,
+                "changed": after,
+                "low": None if reach is None or after is None else max(0.0, after - reach),
+                "high": None if reach is None or after is None else after + reach,
+            }
+        )
+    return WhatIfMeasures.validate(pl.DataFrame(rows, infer_schema_length=None), cast=True)

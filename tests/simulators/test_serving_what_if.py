@@ -1,0 +1,129 @@
+"""A simulated log asked what other settings would do: the truth of the changed run is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from infer_diag.attribution.serving_what_if import changes_of, serving_what_if
+from infer_diag.errors import DiagError
+from infer_diag.jupyter.what_if_panel import what_if_panel
+from infer_diag.recording import Recording
+from infer_diag.simulators.serving import EngineSettings, StepTime, lognormal_tokens, simulate, workload
+
+STEP = StepTime(0.012, 6e-5, 1.2e-4, 0.0)
+ENGINE = EngineSettings(max_num_seqs=16, max_num_batched_tokens=2048, kv_cache_tokens=50_000)
+COUNT = 150
+ASKED = workload(
+    np.cumsum(np.random.default_rng(1).exponential(0.05, COUNT)),
+    lognormal_tokens(COUNT, mean=300, cv=1.0, seed=2, longest=1500),
+    lognormal_tokens(COUNT, mean=120, cv=0.8, seed=3, longest=600),
+)
+
+
+def recording(**changes: object) -> Recording:
+    return simulate(ASKED, ENGINE, STEP).recording.replace(**changes)
+
+
+def measures(told: Recording, changes: dict[str, object]) -> dict[str, dict[str, float]]:
+    found = serving_what_if(told, changes)
+    assert found.refusal is None
+    return {row["measure"]: row for row in found.measures.iter_rows(named=True)}
+
+
+@pytest.mark.parametrize("source", ["events", "steps"])
+def test_the_changed_run_is_predicted(source: str) -> None:
+    told = recording()
+    if source == "steps":
+        hidden = [pl.lit(None, pl.Float64).alias(name) for name in ("scheduled_s", "first_token_s", "queued_s")]
+        told = told.replace(requests=told.requests.with_columns(hidden))
+    found = measures(told, {"max_num_seqs": 64})
+    assert abs(found["output_tokens_per_s"]["error_ratio"]) < 0.02
+    truth = simulate(ASKED, EngineSettings(max_num_seqs=64, max_num_batched_tokens=2048, kv_cache_tokens=50_000), STEP)
+    tokens = truth.requests["output_tokens"].sum()
+    span = truth.requests["last_token_s"].max() - truth.requests["queued_s"].min()  # type: ignore[operator]
+    assert found["output_tokens_per_s"]["changed"] == pytest.approx(tokens / span, rel=0.03)
+    assert found["running_count"]["changed"] > found["running_count"]["modelled"] == 16
+    assert found["output_tokens_per_s"]["low"] <= found["output_tokens_per_s"]["changed"]
+
+
+def test_nothing_changed_predicts_the_model_of_the_log() -> None:
+    found = measures(recording(), {"max_num_seqs": 16})
+    assert all(row["changed"] == row["modelled"] for row in found.values())
+
+
+def test_a_log_without_requests_names_what_is_missing() -> None:
+    empty = recording(requests=recording().requests.with_columns(output_tokens=pl.lit(None, pl.UInt32)))
+    found = serving_what_if(empty, {"max_num_seqs": 64})
+    assert found.measures.is_empty()
+    assert found.refusal is not None and "per-request arrivals" in found.refusal
+    assert "not identifiable" in what_if_panel(empty, "max_num_seqs=64").lines[1]
+
+
+def test_a_log_without_settings_names_what_is_missing() -> None:
+    told = recording(deployments=recording().deployments.clear())
+    found = serving_what_if(told, {"max_num_seqs": 64})
+    assert found.refusal is not None and "start-up log" in found.refusal
+
+
+def test_a_log_without_any_step_times_names_what_is_missing() -> None:
+    told = recording()
+    hidden = [pl.lit(None, pl.Float64).alias(name) for name in ("scheduled_s", "first_token_s", "queued_s")]
+    bare = told.replace(
+        requests=told.requests.with_columns(hidden),
+        engine_steps=told.engine_steps.clear(),
+        engine_samples=told.engine_samples.clear(),
+    )
+    found = serving_what_if(bare, {"max_num_seqs": 64})
+    assert found.refusal is not None and "iteration lines" in found.refusal
+
+
+def test_a_model_that_misses_the_log_predicts_nothing() -> None:
+    """Steps that took half as long as the requests show: a host that stalls, which the model does not have."""
+    told = recording()
+    hidden = [pl.lit(None, pl.Float64).alias(name) for name in ("scheduled_s", "first_token_s", "queued_s")]
+    halved = told.replace(
+        requests=told.requests.with_columns(hidden),
+        engine_steps=told.engine_steps.with_columns(pl.col("duration_s") / 2),
+    )
+    found = serving_what_if(halved, {"max_num_seqs": 64})
+    assert found.refusal is not None and "does not explain" in found.refusal
+    assert found.measures["changed"].null_count() == len(found.measures)
+    assert found.measures["error_ratio"].count() > 0
+
+
+def test_another_engine_is_refused() -> None:
+    told = recording(deployments=recording().deployments.with_columns(engine=pl.lit("sglang")))
+    found = serving_what_if(told, {"max_num_seqs": 64})
+    assert found.refusal is not None and "sglang" in found.refusal
+
+
+def test_requests_that_the_changed_engine_refuses_are_told() -> None:
+    found = serving_what_if(recording(), {"kv_cache_tokens": 800})
+    assert any("no longer fit" in note for note in found.assumptions)
+
+
+def test_changes_are_read_by_the_names_of_the_settings() -> None:
+    assert changes_of("max_num_seqs=512, chunked_prefill=off,scheduler=orca") == {
+        "max_num_seqs": 512,
+        "chunked_prefill": False,
+        "scheduler": "orca",
+    }
+    assert changes_of("enable_prefix_caching=on") == {"prefix_caching": True}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "max_num_seqs", "max_num_seqs=many", "chunked_prefill=maybe", "max_seqs=5", "bucket_tokens=5"]
+)
+def test_changes_that_cannot_be_are_one_line(text: str) -> None:
+    with pytest.raises(DiagError) as caught:
+        changes_of(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_panel_shows_the_error_first() -> None:
+    lines = what_if_panel(recording(), "max_num_seqs=64").lines
+    assert "modelled" in lines[0]
+    assert "the model's error on this log" in lines[1]
+    assert any("with the changes" in line for line in lines[2:])
