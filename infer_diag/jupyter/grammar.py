@@ -39,7 +39,11 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     _recording(coldstart, session)
     start = coldstart.add_argument("--start", metavar="START", help="one start of several, such as start-2")
     _completed(start, lambda token: _starts(session))
-    _recording(verb("batching", verbs.batching_verb, verbs.batching_code), session)
+    batching = verb("batching", verbs.batching_verb, verbs.batching_code)
+    _recording(batching, session)
+    batching.add_argument(
+        "--what-if", metavar="CHANGES", help="predict with other settings: max_num_seqs=512,scheduler=orca"
+    )
     memory = verb("memory", verbs.memory_verb, verbs.memory_code)
     _recording(memory, session)
     memory.add_argument("--at", metavar="TIME", help="moment of the block map, such as 12.5s (the last one)")

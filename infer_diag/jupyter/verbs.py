@@ -13,6 +13,7 @@ from infer_diag.jupyter.memory_panel import memory_panel
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.panels import batching_panel, cold_start_panel, summary_panel
 from infer_diag.jupyter.session import Loaded, Session
+from infer_diag.jupyter.what_if_panel import what_if_panel
 from infer_diag.loaders import load
 from infer_diag.recording import Source
 from infer_diag.report import report
@@ -104,11 +105,16 @@ def coldstart_code(session: Session, options: argparse.Namespace) -> str:
 
 def batching_verb(session: Session, options: argparse.Namespace) -> Panel:
     """Serving over time: token rates, queue, KV use and the time of the steps."""
-    return batching_panel(session.get(options.recording).diagnosis)
+    loaded = session.get(options.recording)
+    return what_if_panel(loaded.recording, options.what_if) if options.what_if else batching_panel(loaded.diagnosis)
 
 
 def batching_code(session: Session, options: argparse.Namespace) -> str:
     """The Python of `%diag batching`."""
+    if options.what_if:
+        loaded = session.get(options.recording)
+        imports = f"{_IMPORT}\nfrom infer_diag.jupyter.what_if_panel import what_if_panel"
+        return f"{imports}\n{loaded.code}\nwhat_if_panel(recording, {options.what_if!r})"
     return _panel_code(session, options, "batching_panel", "")
 
 
