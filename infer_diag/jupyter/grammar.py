@@ -10,6 +10,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from infer_diag import samples
 from infer_diag.errors import DiagError
 from infer_diag.jupyter import completion, verbs
+from infer_diag.jupyter.live_verbs import add_live_verbs
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.session import Session
 from infer_diag.loaders import FORMATS
@@ -47,6 +48,7 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     memory = verb("memory", verbs.memory_verb, verbs.memory_code)
     _recording(memory, session)
     memory.add_argument("--at", metavar="TIME", help="moment of the block map, such as 12.5s (the last one)")
+    add_live_verbs(verb, session)
     report = verb("report", verbs.report_verb, verbs.report_code)
     _recording(report, session)
     out = report.add_argument("--out", metavar="FILE", default="report.html", help="where to write it (report.html)")

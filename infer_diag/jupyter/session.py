@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from infer_diag.diagnose import Diagnosis, diagnose
 from infer_diag.errors import DiagError, UnknownNameError
 from infer_diag.recording import Recording
+
+if TYPE_CHECKING:
+    from infer_diag.jupyter.explore.app import Explorer
+    from infer_diag.jupyter.watch import Watching
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Session:
 
     variables: Mapping[str, object] = field(default_factory=dict)
     loaded: dict[str, Loaded] = field(default_factory=dict)
+    explorers: dict[str, Explorer] = field(default_factory=dict)
+    watches: dict[str, Watching] = field(default_factory=dict)
 
     def add(self, loaded: Loaded) -> None:
         """Keep a recording under its name and make it the one that verbs without a name mean."""

@@ -1,0 +1,55 @@
+"""Numbers with the lines behind them, and those lines with their neighbours as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jinja2 import Environment
+
+from infer_diag.jupyter.explore.scene import plain
+from infer_diag.recording import Recording
+from infer_diag.redact import redact
+from infer_diag.report.excerpts import blocks, excerpts
+
+MOST_PLACES = 6
+"""More places than this are no longer read by anyone."""
+
+_PANEL = Environment(autoescape=True).from_string(
+    "<div style='font-size:12px;line-height:1.45;max-width:100%'><b>{{ text }}</b>"
+    "{% if note %}<div style='opacity:.8'>{{ note }}</div>{% endif %}"
+    "{% for block in found %}<div style='opacity:.8;margin-top:4px;overflow-wrap:anywhere'>{{ block.name }}</div>"
+    "{% if block.lines %}<pre style='margin:0;overflow-x:auto;max-height:220px;white-space:pre;font-size:11.5px'>"
+    "{% for line in block.lines %}"
+    "<span style='{{ 'font-weight:700' if line.cited else 'opacity:.65' }}'>"
+    "{{ '%s %6d  %s' | format('▶' if line.cited else ' ', line.number, line.text) }}\n</span>{% endfor %}</pre>"
+    "{% else %}<div style='opacity:.65'>the file is not there any more as it was read, or lies behind an address</div>"
+    "{% endif %}{% endfor %}</div>"
+)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A sentence with a number in it, and the `path:line` places that it comes from."""
+
+    text: str
+    places: tuple[str, ...] = ()
+    note: str = ""
+
+
+def fact(recording: Recording, text: str, rows: Iterable[tuple[int, int]] = (), note: str = "") -> Fact:
+    """The fact with the places of rows (`source_id`, `line`); rows without a line are left out."""
+    places = dict.fromkeys(recording.evidence(source, line) for source, line in rows if line)
+    return Fact(plain(text), tuple(places), note)
+
+
+def evidence_html(recording: Recording, chosen: Fact) -> str:
+    """The fact and, below it, its lines in their files with two neighbours each; redacted and escaped."""
+    places = chosen.places[:MOST_PLACES]
+    names = [redact(place) for place in places]
+    found = blocks(places, names, excerpts(recording, places)) if places else []
+    more = len(chosen.places) - len(places)
+    notes = [chosen.note] if chosen.note else []
+    notes += [f"and {more} more places"] if more > 0 else []
+    notes += ["no single line says it: it is counted over many, or comes from a file without lines"] * (not places)
+    return _PANEL.render(text=chosen.text, note=" · ".join(notes), found=found)
