@@ -33,6 +33,8 @@ def memory_panel(diagnosis: Diagnosis, at_s: float | None = None) -> Panel:
     if view is None:
         return Panel("Memory", gravest or "no finding", tuple(lines), None if told is None else told.blocks)
     lines = [*_moment(view), *lines] if at_s is not None else [*lines, *_moment(view)]
+    if view.doubt:
+        lines.insert(0, f"states before the last are approximate: {view.doubt}")
     frame = view.curves if len(view.curves) else None if told is None else told.waste
     return Panel("Memory", gravest or "no finding", tuple(lines), frame, charts.memory_figure(view))
 

@@ -34,6 +34,8 @@ def memory_section(diagnosis: Diagnosis) -> MemorySection:
     lines = [*map(waste_sentence, devices), *map(holes_sentence, pools[:_MOST_POOLS])]
     if view.missing:
         lines.append(f"The curves over time are left out: {view.missing}.")
+    if view.doubt:
+        lines.append(f"States before the last are approximate: {view.doubt}.")
     drawn = []
     figure = charts.memory_figure(view)
     if figure is not None:

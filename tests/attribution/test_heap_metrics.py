@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dataframely as dy
 import numpy as np
 import polars as pl
 import pytest
@@ -11,7 +12,8 @@ from handmade_heap import MIB, Heap
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infer_diag.attribution.heap import metrics
+from infer_diag import units
+from infer_diag.attribution.heap import frames, metrics
 from infer_diag.attribution.heap.bands import BANDS, band_of
 from infer_diag.attribution.heap.curves import heap_curves
 from infer_diag.attribution.heap.maps import block_map
@@ -170,3 +172,12 @@ def test_internal_and_external_waste_of_a_real_inference_snapshot() -> None:
     assert device["stuck_ratio"] == pytest.approx(0.0557, abs=1e-4)
     assert device["cached_ratio"] == pytest.approx(0.1974, abs=1e-4)
     assert device["external_frag_ratio"] == pytest.approx(0.8921, abs=1e-4)
+
+
+def test_every_column_of_the_frames_names_its_unit() -> None:
+    kinds = [each for each in vars(frames).values() if isinstance(each, type) and issubclass(each, dy.Schema)]
+    mine = [each for each in kinds if each is not dy.Schema]
+    assert len(mine) >= 5
+    for each in mine:
+        numeric = {name for name, column in each.columns().items() if column.dtype.is_numeric()}
+        assert not {name for name in numeric - {"line"} if not name.endswith(tuple(units.SUFFIXES))}

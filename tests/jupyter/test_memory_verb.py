@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from infer_diag.jupyter.panel import MAX_LINES, PLOTLY
@@ -50,6 +51,16 @@ def test_a_time_without_unit_or_outside_fails_the_cell(heap: Any, option: str, w
 def test_the_python_of_the_verb_gives_the_same_panel(heap: Any) -> None:
     code = heap.ok("%diag memory churn --code").text
     assert heap.ok(code).text == heap.ok("%diag memory churn").text
+
+
+def test_events_that_do_not_fit_are_told(notebook: Any) -> None:
+    heap = Heap()
+    heap.free(heap.alloc(3 * MIB))
+    heap.alloc(2 * MIB)
+    whole = heap.recording()
+    kept = ~pl.col("action").cast(pl.String).str.starts_with("free")
+    notebook.shell.user_ns["lossy"] = whole.replace(allocator_events=whole.allocator_events.filter(kept))
+    assert "approximate: 1 blocks whose free was not recorded" in notebook.ok("%diag memory lossy").text
 
 
 def test_a_recording_without_memory_says_what_would_tell(notebook: Any) -> None:

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from infer_diag.attribution.heap.frames import HeapAgreement
-from infer_diag.attribution.heap.trace import HeapTrace, heap_traces
+from infer_diag.attribution.heap.trace import HeapTrace, heap_traces, simulator
 from infer_diag.errors import DiagError
 from infer_diag.recording import Recording
 from infer_diag.schema import Blocks
@@ -107,12 +107,13 @@ def heap_agreement(recording: Recording) -> dy.DataFrame[HeapAgreement]:
     Raises:
         DiagError: numba is not installed.
     """
-    rows = [_agreement(trace) for trace in heap_traces(recording)]
+    rows = [trace_agreement(trace) for trace in heap_traces(recording)]
     shape = HeapAgreement.create_empty().schema
     return HeapAgreement.validate(pl.DataFrame(rows, schema=shape, orient="row"), cast=True)
 
 
-def _agreement(trace: HeapTrace) -> dict[str, Any]:
+def trace_agreement(trace: HeapTrace) -> dict[str, Any]:
+    """A row of `HeapAgreement` of one heap."""
     found = trace.replayed(np.array([trace.event_count - 1]), np.ones(1, np.bool_))
     own = pl.DataFrame({name: found.maps[:, place] for place, name in enumerate(_COLUMNS)})
     names = {"active": 1, "awaiting": 2, "inactive": 0, "free": 0}
@@ -131,9 +132,5 @@ def _agreement(trace: HeapTrace) -> dict[str, Any]:
         "replayed_count": int((own["segment_id"] >= 0).sum()),
         "sized_by_rule_count": int((allocs & (trace.settled.fixed == 0)).sum()),
         "sized_later_count": int(later.sum()),
-        **{f"{name}_count": int(count) for name, count in zip(_fault_names(), found.faults, strict=True)},
+        **{f"{name}_count": int(count) for name, count in zip(simulator().FAULTS, found.faults, strict=True)},
     }
-
-
-def _fault_names() -> tuple[str, ...]:
-    return ("outside", "overlapping", "unknown_free", "uncovered")

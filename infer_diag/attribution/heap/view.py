@@ -10,8 +10,8 @@ import polars as pl
 from infer_diag.attribution.heap.bricks import snapshot_bricks, trace_bricks
 from infer_diag.attribution.heap.curves import trace_curves
 from infer_diag.attribution.heap.frames import HeapCurves, MapBricks
-from infer_diag.attribution.heap.maps import event_at
-from infer_diag.attribution.heap.trace import heap_traces
+from infer_diag.attribution.heap.maps import event_at, trace_agreement
+from infer_diag.attribution.heap.trace import HeapTrace, heap_traces
 from infer_diag.errors import DiagError
 from infer_diag.recording import Recording
 
@@ -29,6 +29,7 @@ class HeapView:
     status: str = "recorded"
     failure_count: int = 0
     missing: str = ""
+    doubt: str = ""
 
 
 def heap_view(recording: Recording, *, at_s: float | None = None) -> HeapView | None:
@@ -58,8 +59,27 @@ def heap_view(recording: Recording, *, at_s: float | None = None) -> HeapView | 
         trace.event_count - 1 if event is None else event,
         status,
         len(trace.failed),
+        doubt=_doubt(trace),
     )
 
 
 def _held(curves: pl.DataFrame) -> int:
     return int(curves["reserved_bytes"].max() or 0)  # type: ignore[arg-type]
+
+
+def _doubt(trace: HeapTrace) -> str:
+    """What of a heap's events does not fit together, or with its snapshot; empty where all does."""
+    told = trace_agreement(trace)
+    parts = []
+    if told["equal_count"] < told["block_count"]:
+        parts.append(
+            f"the replay ends with {told['equal_count']:,} of the {told['block_count']:,} blocks of the snapshot"
+        )
+    words = {
+        "outside": "allocations in no known segment",
+        "overlapping": "blocks whose free was not recorded",
+        "unknown_free": "frees of what was not there",
+        "uncovered": "changes of segments that do not fit",
+    }
+    parts += [f"{count:,} {text}" for name, text in words.items() if (count := told[f"{name}_count"])]
+    return ", ".join(parts)
