@@ -64,6 +64,10 @@ COLOURS = {
     "largest_hole": "#8e5bb0",
     "failure": "#b84f00",
     "unusable": "#cc79a7",
+    "cold": "#0072b2",
+    "warm": "#e69f00",
+    "published": "#8a8f98",
+    "ours": "#0072b2",
 }
 """One colour per meaning: phases of one kind of work share a hue, and hues differ in lightness, so that grey works."""
 
