@@ -6,7 +6,6 @@ Standard output holds the answer and nothing else; progress and errors go to sta
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -15,15 +14,12 @@ import typer
 
 from infer_diag import __version__, samples
 from infer_diag.errors import DiagError
+from infer_diag.terminal import CONTROL, fleet_lines, print_coloured, recording_lines, show_count, show_progress
 
 if TYPE_CHECKING:
-    from infer_diag.diagnose import Diagnosis
+    from infer_diag.diagnose import Diagnosis, FleetDiagnosis
 
 EXIT_UNREADABLE = 2
-_LONG_BYTES = 20_000_000
-_SHOWN_PLACES = 3
-_COLOURS = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 app = typer.Typer(
     help="Why an LLM deployment costs what it costs, from the logs that it already writes.",
@@ -92,9 +88,48 @@ def diagnose(
     if as_json:
         typer.echo(diagnosis.to_json())
     elif sys.stdout.isatty():
-        _print_coloured(_lines(diagnosis))
+        print_coloured(recording_lines(diagnosis))
     else:
-        typer.echo("\n".join(_lines(diagnosis)))
+        typer.echo("\n".join(recording_lines(diagnosis)))
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  infer-diag fleet prod/ --price 2.5\n"
+    "  infer-diag fleet 's3://bucket/prod/*' --reference best --json\n"
+    "  infer-diag fleet prod/ --cluster tcp://scheduler:8786 --html fleet.html"
+)
+def fleet(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="A folder that holds a folder of logs per deployment, or a glob."),
+    ],
+    reference: Annotated[str, typer.Option(help="median, best, roofline, or a deployment's name.")] = "median",
+    price: Annotated[
+        float | None, typer.Option(help="Dollars per GPU and hour where deployments.csv says nothing.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as one JSON document.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report to this file too.")] = None,
+    year: Year = None,
+    tz: Zone = None,
+    quiet: Quiet = False,
+) -> None:
+    """Say what each deployment's tokens cost against its peers, and why.
+
+    Exit status: 0, or 2 when the paths name no deployment.
+    """
+    from infer_diag.diagnose import diagnose as diagnose_fleet
+    from infer_diag.fleet import connected
+    from infer_diag.fleet_paths import load_fleet
+
+    progress = show_count if sys.stderr.isatty() and not quiet else None
+    client = None if cluster is None else connected(cluster)
+    found = load_fleet(*paths, client=client, price_per_gpu_h=price, year=year, tz=tz)
+    diagnosis = diagnose_fleet(found, reference, progress=progress)
+    if html is not None:
+        _write(diagnosis, html, quiet)
+    typer.echo(diagnosis.to_json() if as_json else "\n".join(fleet_lines(diagnosis)))
 
 
 @app.command(epilog="\b\nExample:\n  infer-diag report logs/ --out report.html")
@@ -181,11 +216,11 @@ def probe(
     ran = run(name, out, chosen, announce=lambda text: None if quiet else typer.echo(text, err=True))
     for done in ran.done:
         for sentence in done.result.sentences:
-            typer.echo(_CONTROL.sub("�", sentence))
+            typer.echo(CONTROL.sub("�", sentence))
         for file in (done.path.name, *done.result.recordings):
             typer.echo(f"written: {out / file}")
     for refused, reason in ran.refused:
-        typer.echo(f"not measured: {refused}: {_CONTROL.sub('�', reason)}", err=True)
+        typer.echo(f"not measured: {refused}: {CONTROL.sub('�', reason)}", err=True)
 
 
 def main() -> None:
@@ -202,7 +237,7 @@ def main() -> None:
 def _fail(message: str) -> NoReturn:
     from infer_diag.redact import redact
 
-    typer.echo(f"infer-diag: {_CONTROL.sub('�', redact(message))}", err=True)
+    typer.echo(f"infer-diag: {CONTROL.sub('�', redact(message))}", err=True)
     raise SystemExit(EXIT_UNREADABLE)
 
 
@@ -210,51 +245,11 @@ def _diagnosed(paths: list[str], quiet: bool, **options: Any) -> Diagnosis:
     from infer_diag.diagnose import diagnose as diagnose_recording
     from infer_diag.loaders import load
 
-    progress = _show_progress if sys.stderr.isatty() and not quiet else None
+    progress = show_progress if sys.stderr.isatty() and not quiet else None
     return diagnose_recording(load(*paths, **options, progress=progress))
 
 
-def _show_progress(path: str, done: int, size: int) -> None:
-    """One line that stays in place and goes once the file is read; short files never get one."""
-    if size >= _LONG_BYTES:
-        text = f"reading {_CONTROL.sub('�', path)[-60:]}  {min(done / size, 1):.0%}" if done < size else ""
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-
-
-def _lines(diagnosis: Diagnosis) -> list[str]:
-    """What was read, then every finding with what to do and where it stands in the logs.
-
-    A terminal obeys control characters and scrolls into recordings, so neither those nor secrets are printed.
-    """
-    from infer_diag.diagnose.summary import overview
-    from infer_diag.redact import redact
-
-    lines = overview(diagnosis)
-    for finding in diagnosis.findings:
-        lines.append(f"{finding.severity:<7}{finding.id}: {finding.sentence}")
-        if finding.remedy:
-            lines.append(f"{'':7}→ {finding.remedy}")
-        if finding.evidence:
-            more = len(finding.evidence) - _SHOWN_PLACES
-            lines.append(f"{'':7}{', '.join(finding.evidence[:_SHOWN_PLACES])}" + (f" and {more} more" * (more > 0)))
-    lines += [] if diagnosis.findings else ["no findings"]
-    return [_CONTROL.sub("�", line) for line in redact("\n".join(lines)).split("\n")]
-
-
-def _print_coloured(lines: list[str]) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    for line in lines:
-        word = line.partition(" ")[0]
-        shown = Text(line)
-        shown.stylize(_COLOURS.get(word, ""), 0, len(word))
-        console.print(shown, soft_wrap=True)
-
-
-def _write(diagnosis: Diagnosis, path: Path, quiet: bool) -> None:
+def _write(diagnosis: Diagnosis | FleetDiagnosis, path: Path, quiet: bool) -> None:
     from infer_diag.report import report as write_report
 
     write_report(diagnosis, path)

@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
@@ -26,6 +27,8 @@ T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 
 MOST_REASON = 300
+SMALL_BYTES = 4 << 20
+"""Logs of a fleet up to this size are read here: processes would take longer to start."""
 RETRIES = 2
 """How often a cluster may begin a deployment again after its worker died."""
 
@@ -95,7 +98,7 @@ class Answers(Generic[T]):
 class Fleet:
     """Deployments side by side. `client`: a Dask client whose workers see the same paths; without one, processes here.
 
-    `workers`: processes at most; 1 asks one deployment after another in this process.
+    `workers`: processes at most; 1 asks one deployment after another here, as is done where the logs are small.
     """
 
     deployments: tuple[Deployment, ...]
@@ -150,7 +153,7 @@ class Fleet:
         told = _Told(len(self), progress)
         if self.client is not None:
             outcomes = _on_cluster(self.client, self.deployments, function, told)
-        elif self.workers == 1 or len(self) < 2 or all(each.recording is not None for each in self.deployments):
+        elif self._is_small():
             outcomes = {each.name: told(each.name, _asked(each, function)) for each in self.deployments}
         else:
             outcomes = _in_processes(self.deployments, function, told, self.workers or os.cpu_count() or 1)
@@ -158,8 +161,21 @@ class Fleet:
         broken = tuple(Broken(name, str(outcomes[name][1])) for name in self.names() if outcomes[name][1] is not None)
         return Answers(found, broken)
 
+    def _is_small(self) -> bool:
+        """Whether processes would not pay: one deployment, recordings that are there already, or small logs."""
+        if self.workers == 1 or len(self) < 2 or all(each.recording is not None for each in self.deployments):
+            return True
+        if self.workers is not None or any("://" in path for each in self.deployments for path in each.paths):
+            return False
+        return sum(_size(Path(path)) for each in self.deployments for path in each.paths) <= SMALL_BYTES
+
 
 Outcome = tuple[Any, str | None]
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 @dataclass
@@ -245,6 +261,22 @@ def _on_cluster(
             outcome = (None, _plain(f"the cluster gave it up: {type(error).__name__}"))
         outcomes[name] = told(name, outcome)
     return outcomes
+
+
+def connected(address: str) -> Client:
+    """A client of the Dask scheduler at an address.
+
+    Raises:
+        DiagError: distributed is not installed, or no scheduler answers.
+    """
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise DiagError("a Dask cluster needs the package distributed", hint="pip install infer-diag[fleet]") from error
+    try:
+        return Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise DiagError(f"no Dask scheduler answers at {address[:80]}", hint="check the address") from error
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from infer_diag import samples
+from infer_diag.attribution.cost import REFERENCES
 from infer_diag.errors import DiagError
-from infer_diag.jupyter import completion, verbs
+from infer_diag.jupyter import completion, cost, verbs
 from infer_diag.jupyter.live_verbs import add_live_verbs
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.session import Session
@@ -48,6 +49,8 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     memory = verb("memory", verbs.memory_verb, verbs.memory_code)
     _recording(memory, session)
     memory.add_argument("--at", metavar="TIME", help="moment of the block map, such as 12.5s (the last one)")
+    _cost(verb("cost", cost.cost_verb, cost.cost_code), session)
+    _compare(verb("compare", cost.compare_verb, cost.compare_code), session)
     add_live_verbs(verb, session)
     report = verb("report", verbs.report_verb, verbs.report_code)
     _recording(report, session)
@@ -75,6 +78,32 @@ def _load(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--end", metavar="TIME", help="for a Prometheus server: end at this time (now)")
     parser.add_argument("--strict", action="store_true", help="fail at the first damaged line")
+
+
+def _cost(parser: argparse.ArgumentParser, session: Session) -> None:
+    what = parser.add_argument(
+        "recording",
+        metavar="WHAT",
+        nargs="?",
+        help="a recording, a fleet, or a folder of deployments (the last loaded)",
+    )
+    _completed(what, lambda token: [*session.names(), *completion.paths(token)])
+    reference = parser.add_argument(
+        "--reference", metavar="REFERENCE", default="median", help="median, best, roofline or a deployment (median)"
+    )
+    _completed(reference, lambda token: REFERENCES)
+    parser.add_argument("--deployment", metavar="NAME", help="one deployment of the fleet, as a waterfall")
+    _price(parser)
+
+
+def _compare(parser: argparse.ArgumentParser, session: Session) -> None:
+    for name, about in (("one", "the recording that is asked about"), ("other", "the one that it is compared with")):
+        _completed(parser.add_argument(name, metavar=name.upper(), help=about), lambda token: session.names())
+    _price(parser)
+
+
+def _price(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--price", metavar="DOLLARS", type=float, help="dollars per GPU and hour where nothing says")
 
 
 def _recording(parser: argparse.ArgumentParser, session: Session) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -13,10 +14,12 @@ from markupsafe import Markup
 import infer_diag
 from infer_diag import charts
 from infer_diag.attribution import timeline
+from infer_diag.diagnose.cost import FleetDiagnosis
 from infer_diag.errors import SourceError
 from infer_diag.report.figures import Chart, chart, plotly_js, script_policy
+from infer_diag.report.fleet import fleet_charts, fleet_order, fleet_page
 from infer_diag.report.memory import memory_section
-from infer_diag.report.page import page
+from infer_diag.report.page import page, without_secrets
 
 if TYPE_CHECKING:
     from infer_diag.diagnose import Diagnosis
@@ -27,7 +30,7 @@ _PLACED = "the first row adds up to the span; the rows below show each phase who
 _UNPLACED = "the parts as the log prints their lengths; it has no stamps that would order them."
 
 
-def report(diagnosis: Diagnosis, path: str | Path) -> Path:
+def report(diagnosis: Diagnosis | FleetDiagnosis, path: str | Path) -> Path:
     """Writes the report to a file and returns its path.
 
     Raises:
@@ -44,26 +47,39 @@ def report(diagnosis: Diagnosis, path: str | Path) -> Path:
     return target
 
 
-def render(diagnosis: Diagnosis) -> str:
+def render(diagnosis: Diagnosis | FleetDiagnosis) -> str:
     """The report as the text of one HTML document: no external request, no time of its own, fixed ids.
 
     Text from logs is redacted and escaped. The content policy lets only the scripts run that are written here, by their
     hashes, so markup that slipped through would still do nothing.
     """
+    if isinstance(diagnosis, FleetDiagnosis):
+        return _fleet(diagnosis)
     content = page(diagnosis)
     start_charts = _start_charts(diagnosis, [start["start_id"] for start in content["detailed"]])
     serving_charts = _serving_charts(diagnosis) if content["serving"] is not None else []
     memory = memory_section(diagnosis)
     drawn = [*start_charts, *serving_charts, *memory.charts]
+    parts = {"start_charts": start_charts, "serving_charts": serving_charts, "memory": memory}
+    return _page("report.html.j2", drawn, content | parts)
+
+
+def _fleet(diagnosis: FleetDiagnosis) -> str:
+    content = without_secrets(fleet_page(diagnosis))
+    heatmap, waterfalls = fleet_charts(diagnosis)
+    for each, name in zip(content["deployments"], fleet_order(diagnosis), strict=True):
+        each["chart"] = waterfalls.get(name)
+    drawn = [*([] if heatmap is None else [heatmap]), *waterfalls.values()]
+    return _page("fleet.html.j2", drawn, content | {"heatmap": heatmap})
+
+
+def _page(template: str, drawn: Sequence[Chart], content: dict[str, Any]) -> str:
     scripts = [plotly_js(), _text("page.js")] if drawn else []
     return (
         _environment()
-        .get_template("report.html.j2")
+        .get_template(template)
         .render(
             **content,
-            start_charts=start_charts,
-            serving_charts=serving_charts,
-            memory=memory,
             scripts=scripts,
             script_policy=Markup(script_policy([*scripts, *(script for each in drawn for script in each.scripts)])),
             style=_text("style.css"),

@@ -61,7 +61,7 @@ def page(diagnosis: Diagnosis) -> dict[str, Any]:
         "rejected": _rejected(diagnosis),
         "rejected_count": len(diagnosis.recording.rejected),
     }
-    clean: dict[str, Any] = _without_secrets(content)
+    clean: dict[str, Any] = without_secrets(content)
     cited = [each.evidence[:MOST_EVIDENCE] for each in diagnosis.findings]
     found = excerpts(diagnosis.recording, (place for places in cited for place in places))
     for finding, places in zip(clean["findings"], cited, strict=True):
@@ -255,7 +255,7 @@ def _rejected(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     ]
 
 
-def _without_secrets(content: Any) -> Any:
+def without_secrets(content: Any) -> Any:
     """The same tree with every string redacted; they go through the rules together, because one by one is slow."""
     texts = sorted(set(_strings(content)))
     column = pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}).select(redacted(pl.col("text")))["text"]

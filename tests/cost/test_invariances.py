@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infer_diag.attribution.cost import CAUSES
 from infer_diag.attribution.cost.lmdi import dollars, lmdi, log_mean, sector_dollars
-from infer_diag.attribution.cost.mechanisms import CAUSES, Mechanisms, aligned, middle, played
+from infer_diag.attribution.cost.mechanisms import Mechanisms, aligned, middle, played
 from infer_diag.attribution.cost.shapley import Game, game, grouped, last, orderings, shapley, with_factors
 from infer_diag.attribution.cost.step_time import LinearSteps
 

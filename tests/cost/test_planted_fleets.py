@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 from planted import Plan, fleet, seen, truth
 
+from infer_diag.attribution.cost import BLAMED
 from infer_diag.attribution.cost.analysis import Costs, costs
-from infer_diag.attribution.cost.mechanisms import BLAMED
 from infer_diag.attribution.cost.rollup import rollup
 from infer_diag.errors import UnknownNameError
 

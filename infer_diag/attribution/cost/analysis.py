@@ -20,6 +20,7 @@ from infer_diag.attribution.cost.bars import (
     interaction_rows,
     warnings,
 )
+from infer_diag.attribution.cost.entries import ledger_rows
 from infer_diag.attribution.cost.evaluation import Compared, Evaluation, Masks, evaluation, series
 from infer_diag.attribution.cost.frames import (
     ChainRows,
@@ -133,32 +134,14 @@ def costs(
         CostBars.validate(_with_discoveries(_frame(CostBars, bars)), cast=True),
         ChainRows.validate(_frame(ChainRows, chain), cast=True),
         Interactions.validate(_frame(Interactions, pairs), cast=True),
-        LedgerRows.validate(_frame(LedgerRows, ledger_rows(seen)), cast=True),
+        LedgerRows.validate(
+            _frame(LedgerRows, ledger_rows({name: each.ledger for name, each in seen.items()})), cast=True
+        ),
         Sensitivities.validate(_frame(Sensitivities, _sensitivities(study, whole)), cast=True),
         whole.weight,
         study.blocks,
         refused,
     )
-
-
-def ledger_rows(seen: Mapping[str, Observed]) -> list[Row]:
-    """LedgerRows of every deployment."""
-    return [
-        {
-            "deployment": name,
-            "entry": entry,
-            "unit": each.unit,
-            "amount_count": each.value,
-            "lower_count": each.lower,
-            "upper_count": each.upper,
-            "status": each.status,
-            "source": each.source,
-            "missing": each.missing,
-            "evidence": list(each.evidence),
-        }
-        for name, told in seen.items()
-        for entry, each in told.ledger.items()
-    ]
 
 
 def _study(told: dict[str, Profile], how: str, weight: float | None) -> _Study:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from infer_diag.attribution.cost import BLAMED, CAUSES
 from infer_diag.attribution.cost.entries import GAUGES, POD_EVENTS, PRICE, REQUEST_LOG, STEP_LOG
 from infer_diag.attribution.cost.evaluation import Compared
 from infer_diag.attribution.cost.jackknife import p_value
 from infer_diag.attribution.cost.lmdi import dollars, lmdi
-from infer_diag.attribution.cost.mechanisms import BLAMED, CAUSES
 from infer_diag.attribution.cost.shapley import alone, interactions, last, orderings, saves_ratio, shapley
 
 Floats = npt.NDArray[np.float64]

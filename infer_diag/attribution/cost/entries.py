@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -40,6 +40,26 @@ class Entry:
     upper: float | None = None
     missing: str | None = None
     evidence: tuple[str, ...] = ()
+
+
+def ledger_rows(ledgers: Mapping[str, Mapping[str, Entry]]) -> list[dict[str, Any]]:
+    """LedgerRows of every deployment."""
+    return [
+        {
+            "deployment": name,
+            "entry": entry,
+            "unit": each.unit,
+            "amount_count": each.value,
+            "lower_count": each.lower,
+            "upper_count": each.upper,
+            "status": each.status,
+            "source": each.source,
+            "missing": each.missing,
+            "evidence": list(each.evidence),
+        }
+        for name, ledger in ledgers.items()
+        for entry, each in ledger.items()
+    ]
 
 
 def entries(

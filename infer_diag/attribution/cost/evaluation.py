@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from infer_diag.attribution.cost.mechanisms import CAUSES, Mechanisms, aligned, played
+from infer_diag.attribution.cost import CAUSES
+from infer_diag.attribution.cost.mechanisms import Mechanisms, aligned, played
 from infer_diag.attribution.cost.profile import (
     Demand,
     Mask,

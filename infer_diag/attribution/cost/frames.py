@@ -127,8 +127,12 @@ class FleetRollup(dy.Schema):
 
     cause = dy.String(primary_key=True)
     blamed = dy.Bool()
-    excess_dollars_count = dy.Float64(description="Σ of the bars in dollars: they add up to the fleet's excess")
-    recoverable_dollars_count = dy.Float64(description="Σ of what fixing the cause alone saves where it costs")
+    excess_dollars_count = dy.Float64(
+        nullable=True, description="Σ of the bars in dollars: they add up to the fleet's excess"
+    )
+    recoverable_dollars_count = dy.Float64(
+        nullable=True, description="Σ of what fixing the cause alone saves where it costs"
+    )
     excludes_zero_count = dy.UInt32(description="deployments whose interval excludes 0")
     discovered_count = dy.UInt32(description="of these, after control of false discoveries")
     deployment_count = dy.UInt32(description="deployments that can tell of the cause")
@@ -142,3 +146,24 @@ class Sensitivities(dy.Schema):
     setting = dy.String(description="prompt tokens weighted half or twice as much, or one price for all")
     equivalent_ratio = dy.Float64(nullable=True)
     largest_cause = dy.String(nullable=True)
+
+
+class CostSteps(dy.Schema):
+    """The way from the reference's cost to the deployment's, in the order in which it is drawn.
+
+    The first row is the reference, the last the deployment; a cause begins where the one before it ends. Ends of the
+    interval are those of the row's `end_count`, the causes before it as they are.
+    """
+
+    deployment = dy.String()
+    label = dy.String()
+    cause = dy.String(nullable=True, description="null for the reference and the deployment")
+    unit = dy.Enum(("$ per 1M output tokens", "GPU-s per 1M output tokens"))
+    begin_count = dy.Float64()
+    end_count = dy.Float64()
+    lower_count = dy.Float64(nullable=True)
+    upper_count = dy.Float64(nullable=True)
+    saves_ratio = dy.Float64(nullable=True)
+    blamed = dy.Bool()
+    status = dy.Enum(STATUSES)
+    missing = dy.String(nullable=True)

@@ -20,11 +20,6 @@ from infer_diag.attribution.cost.step_time import LinearSteps, StepCurve
 
 Floats = npt.NDArray[np.float64]
 
-BLAMED = ("cold_start", "batching", "fragmentation", "idle", "undelivered", "residual")
-"""Causes that engineering can mend, and what remains unexplained."""
-NEVER_BLAMED = ("hardware", "price", "mix", "prefix_cache")
-"""Bars of their own: what was bought, what was paid, and what was asked."""
-CAUSES = (*BLAMED, *NEVER_BLAMED)
 _INTERACTING = ("cold_start", "batching", "fragmentation", "hardware", "mix")
 PER_MILLION = math.log(1e6 / 3600)
 POINTS = 64

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from infer_diag.attribution.cost import REFERENCES
 from infer_diag.attribution.cost.jackknife import block_of
 from infer_diag.attribution.cost.ledger import UNKNOWN_FACT
 from infer_diag.attribution.cost.mechanisms import Mechanisms, middle
@@ -17,7 +18,6 @@ from infer_diag.errors import DiagError, UnknownNameError
 from infer_diag.simulators.serving.hardware import gpu_named, model_named
 from infer_diag.simulators.serving.step_time import roofline
 
-HOW = ("median", "best", "roofline")
 LEAST_PEERS = 5
 """Fewer peers have no median that one of them would not make."""
 
@@ -38,8 +38,8 @@ def check(how: str, names: Sequence[str]) -> None:
     Raises:
         UnknownNameError: it is neither.
     """
-    if how not in HOW and how not in names:
-        raise UnknownNameError("reference", how, [*HOW, *names])
+    if how not in REFERENCES and how not in names:
+        raise UnknownNameError("reference", how, [*REFERENCES, *names])
 
 
 def pairs(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataframely as dy
 import polars as pl
 
+from infer_diag.attribution.cost import CAUSES
 from infer_diag.attribution.cost.analysis import Costs
 from infer_diag.attribution.cost.frames import FleetRollup
-from infer_diag.attribution.cost.mechanisms import CAUSES
 from infer_diag.attribution.quantiles import median
 
 
@@ -26,10 +26,13 @@ def rollup(analysed: Costs) -> dy.DataFrame[FleetRollup]:
     bars = analysed.bars.join(volume, on="deployment", how="left")
     told = bars.filter(pl.col("log_ratio").is_not_null())
     excludes = (pl.col("lower_ratio") > 0) | (pl.col("upper_ratio") < 0)
+    priced = pl.col("dollars_per_million_tokens").count() > 0
+    excess = (pl.col("dollars_per_million_tokens") * pl.col("millions")).sum()
+    recoverable = (pl.col("saves_ratio").clip(0.0, None) * pl.col("spent")).fill_null(0.0).sum()
     rows = told.group_by("cause").agg(
         pl.col("blamed").first(),
-        excess_dollars_count=(pl.col("dollars_per_million_tokens") * pl.col("millions")).sum(),
-        recoverable_dollars_count=(pl.col("saves_ratio").clip(0.0, None) * pl.col("spent")).fill_null(0.0).sum(),
+        excess_dollars_count=pl.when(priced).then(excess),
+        recoverable_dollars_count=pl.when(priced).then(recoverable),
         excludes_zero_count=excludes.fill_null(False).sum(),
         discovered_count=(pl.col("discovered") & excludes.fill_null(False)).sum(),
         deployment_count=pl.len(),

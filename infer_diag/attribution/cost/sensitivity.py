@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infer_diag.attribution.cost import BLAMED
 from infer_diag.attribution.cost.evaluation import Compared
-from infer_diag.attribution.cost.mechanisms import BLAMED
 from infer_diag.attribution.cost.shapley import shapley
 
 _WORKLOAD = ("mix", "prefix_cache")
