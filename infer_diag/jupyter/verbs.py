@@ -8,12 +8,12 @@ from dataclasses import fields
 import polars as pl
 
 from infer_diag import samples
+from infer_diag.errors import DiagError
 from infer_diag.jupyter.completion import verbs_of
 from infer_diag.jupyter.memory_panel import memory_panel
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.panels import batching_panel, cold_start_panel, summary_panel
 from infer_diag.jupyter.session import Loaded, Session
-from infer_diag.jupyter.what_if_panel import what_if_panel
 from infer_diag.loaders import load
 from infer_diag.recording import Source
 from infer_diag.report import report
@@ -106,7 +106,15 @@ def coldstart_code(session: Session, options: argparse.Namespace) -> str:
 def batching_verb(session: Session, options: argparse.Namespace) -> Panel:
     """Serving over time: token rates, queue, KV use and the time of the steps."""
     loaded = session.get(options.recording)
-    return what_if_panel(loaded.recording, options.what_if) if options.what_if else batching_panel(loaded.diagnosis)
+    if options.what_if:
+        try:
+            from infer_diag.jupyter.what_if_panel import what_if_panel
+        except ModuleNotFoundError as error:
+            raise DiagError(
+                f"a prediction needs {error.name}", hint="pip install 'infer-diag[sim]' brings it"
+            ) from error
+        return what_if_panel(loaded.recording, options.what_if)
+    return batching_panel(loaded.diagnosis)
 
 
 def batching_code(session: Session, options: argparse.Namespace) -> str:

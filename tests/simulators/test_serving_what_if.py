@@ -8,6 +8,9 @@ import pytest
 
 from infer_diag.attribution.serving_what_if import changes_of, serving_what_if
 from infer_diag.errors import DiagError
+from infer_diag.jupyter.grammar import grammar
+from infer_diag.jupyter.magic import Magic
+from infer_diag.jupyter.session import Session
 from infer_diag.jupyter.what_if_panel import what_if_panel
 from infer_diag.recording import Recording
 from infer_diag.simulators.serving import EngineSettings, StepTime, lognormal_tokens, simulate, workload
@@ -127,3 +130,14 @@ def test_the_panel_shows_the_error_first() -> None:
     assert "modelled" in lines[0]
     assert "the model's error on this log" in lines[1]
     assert any("with the changes" in line for line in lines[2:])
+
+
+def test_the_magic_takes_the_changes_of_a_recording() -> None:
+    session = Session({"prod": recording()})
+    magic = Magic(grammar(session), session)
+    shown = magic.run("batching prod --what-if max_num_seqs=64,chunked_prefill=off")
+    assert shown.lines[0] == "What if max_num_seqs = 64, chunked_prefill = False (modelled)"
+    code = magic.run("batching prod --what-if max_num_seqs=64 --code").lines
+    assert code[-1] == "what_if_panel(recording, 'max_num_seqs=64')"
+    with pytest.raises(DiagError, match="no setting named"):
+        magic.run("batching prod --what-if max_seqs=64")
