@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from scenarios import Mix, Workload
 from server import SERVED_NAME
@@ -117,9 +117,13 @@ class Client:
         self.start = start
         self.seen: list[Seen] = []
 
-    async def run(self, requests: list[Planned]) -> list[Seen]:
-        """Send every request at its time and return when all have ended."""
+    async def run(self, requests: list[Planned], one_by_one: bool = False) -> list[Seen]:
+        """Send every request at its time, or each after the one before, and return when all have ended."""
         begun = self.clock.now()
+        if one_by_one:
+            for request in requests:
+                await self._send(replace(request, at=0.0), begun)
+            return self.seen
         await asyncio.gather(*(self._send(request, begun) for request in requests))
         return sorted(self.seen, key=lambda seen: seen.index)
 

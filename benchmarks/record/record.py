@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import aiohttp
+from caches import empty_caches
 from client import Client, Clock, Seen, plan
 from metrics import Scraper
 from scenarios import SCENARIOS, Scenario, Start, by_name
@@ -37,6 +38,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the recordings")
     parser.add_argument("--scenario", action="append", help="name of a scenario, repeatable (default: all)")
     parser.add_argument("--settle", type=float, default=12.0, help="quiet seconds before the stop (default: 12)")
+    parser.add_argument("--nice", type=int, default=0, help="priority of the server, below 0 needs root (default: 0)")
     parser.add_argument("--list", action="store_true", help="name the scenarios and end")
     return parser.parse_args()
 
@@ -87,15 +89,20 @@ class Recording:
             python=sys.executable,
             model=self.args.model.absolute(),
             cache=self.cache,
-            log=self.work / "server.log",
+            log=self.work / start.log,
             args=(*self.scenario.args, *start.args),
+            nice=self.args.nice,
         )
+        if start.cold:
+            empty_caches(self.cache, self.args.model.absolute(), Path(sys.prefix))
         server.launch()
         self.clock = self.clock or Clock(server.launched_at)
         facts = {
             "command": self.neutral(" ".join(server.command())),
             "environment": {k: self.neutral(v) for k, v in server.environment().items()},
             "launched_s": round(server.launched_at - self.clock.epoch, 3),
+            "cold": start.cold,
+            "log": start.log,
             "workload": asdict(start.workload) if start.workload else None,
         }
         try:
@@ -122,11 +129,13 @@ class Recording:
         print(f"{self.scenario.name}: start {number} ready after {ready:.1f} s", flush=True)
         requests = plan(start.workload, self.scenario.seed * 1000 + number)
         client = Client(session, server.url, self.clock, number)
-        scraper = Scraper(session, server.url, self.work / "metrics.prom.txt")
+        target = self.work / "metrics.prom.txt"
+        scraper = Scraper(session, server.url, target, every=self.scenario.scrape_every)
+        settle = self.args.settle if self.scenario.settle is None else self.scenario.settle
         async with scraper:
             load_start = self.clock.now()
-            seen = await client.run(requests)
-            await asyncio.sleep(self.args.settle)
+            seen = await client.run(requests, start.workload.one_by_one)
+            await asyncio.sleep(settle)
         self.seen += seen
         stop_s = self.clock.now()
         took = await asyncio.to_thread(server.stop, start.stop_signal)
@@ -161,7 +170,7 @@ class Recording:
     def publish(self, folder: Path) -> None:
         """Write the neutral copies and the client's files into ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name in ("server.log", "metrics.prom.txt"):
+        for name in self.scenario.keeps:
             source = self.work / name
             if source.exists():
                 text = source.read_bytes().decode("utf-8", "surrogateescape")
@@ -180,7 +189,8 @@ async def record(scenario: Scenario, args: argparse.Namespace) -> None:
         try:
             await recording.run()
         except BaseException:
-            shutil.copy(Path(name) / "server.log", args.out / f"{scenario.name}.failed.log")
+            for log in sorted(Path(name).glob("*.log")):
+                shutil.copy(log, args.out / f"{scenario.name}.{log.stem}.failed.log")
             raise
         recording.publish(args.out / scenario.name)
         for start in recording.starts:

@@ -25,9 +25,10 @@ class Workload:
 
     With ``burst_size`` 0 the arrivals are Poisson at ``rate`` requests per
     second.  Otherwise bursts of ``burst_size`` start every ``burst_every``
-    seconds, and ``rate`` holds within a burst.  A share ``may_stop`` of the
-    requests may end at the model's end-of-text token; the others always use
-    up their output length.
+    seconds, and ``rate`` holds within a burst.  With ``one_by_one`` each
+    request is sent when the one before has ended, and ``rate`` is not used.
+    A share ``may_stop`` of the requests may end at the model's end-of-text
+    token; the others always use up their output length.
     """
 
     count: int
@@ -36,6 +37,7 @@ class Workload:
     burst_size: int = 0
     burst_every: float = 0.0
     may_stop: float = 0.15
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,10 @@ class Start:
     """One start of the server: its own arguments, its load and its end.
 
     ``kill_on`` is a piece of log text; the server is killed (SIGKILL)
-    ``kill_delay`` seconds after it appears, and no load is sent.
+    ``kill_delay`` seconds after it appears, and no load is sent.  ``cold``
+    empties the compile caches before the start and asks the kernel to drop the
+    model's and the interpreter's files from its page cache.  ``log`` is the
+    file to which the server's output is appended.
     """
 
     workload: Workload | None
@@ -51,23 +56,35 @@ class Start:
     stop_signal: str = "SIGINT"
     kill_on: str = ""
     kill_delay: float = 0.0
+    cold: bool = False
+    log: str = "server.log"
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A folder of recordings: server arguments, starts, and a sentence on what it shows."""
+    """A folder of recordings: server arguments, starts, and a sentence on what it shows.
+
+    ``keeps`` names the server's files that are published; the metrics are scraped every ``scrape_every`` seconds.
+    ``settle`` quiet seconds lie before each stop, where it is not None.
+    """
 
     name: str
     shows: str
     args: tuple[str, ...]
     starts: tuple[Start, ...]
     seed: int = 0
+    keeps: tuple[str, ...] = ("server.log", "metrics.prom.txt")
+    scrape_every: float = 5.0
+    settle: float | None = None
 
 
 CHAT = Mix(weight=0.6, prompt=(20, 120), output=(20, 100))
 DOCUMENT = Mix(weight=0.4, prompt=(150, 500), output=(40, 160))
 SMALL_POOL = ("--num-gpu-blocks-override", "14")  # 14 blocks of 128 tokens, one of them kept back
 EAGER = ("--enforce-eager",)
+ONE_BY_ONE = Workload(32, 1.0, (Mix(1.0, (64, 64), (4, 4)),), may_stop=0.0, one_by_one=True)
+COLD_START = Start(ONE_BY_ONE, cold=True, log="cold.log")
+WARM_START = Start(ONE_BY_ONE, log="warm.log")
 ITERATIONS = ("--enable-logging-iteration-details", "--enable-log-requests")
 
 SCENARIOS = (
@@ -134,6 +151,16 @@ SCENARIOS = (
         args=(*EAGER, "--max-num-seqs", "8"),
         starts=(Start(None, kill_on="Initializing a V1 LLM engine", kill_delay=4.0),),
         seed=16,
+    ),
+    Scenario(
+        name="starts_cold_warm",
+        shows="seven starts with empty caches, each followed by one with filled caches, and a first request in each",
+        args=("--max-num-seqs", "4", "--enable-log-requests"),
+        starts=(COLD_START, WARM_START) * 7,
+        seed=17,
+        keeps=("cold.log", "warm.log"),
+        scrape_every=3600.0,
+        settle=1.0,
     ),
 )
 

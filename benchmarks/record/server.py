@@ -41,6 +41,7 @@ class Server:
     log: Path
     args: tuple[str, ...]
     max_model_len: int = 1024
+    nice: int = 0
     port: int = field(default_factory=free_port)
     process: subprocess.Popen | None = None
     launched_at: float = 0.0
@@ -53,7 +54,11 @@ class Server:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that are set on top of the inherited ones."""
-        return {**ENVIRONMENT, "VLLM_CACHE_ROOT": str(self.cache)}
+        return {
+            **ENVIRONMENT,
+            "VLLM_CACHE_ROOT": str(self.cache),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.cache / "inductor"),
+        }
 
     def command(self) -> list[str]:
         """Return the command line as it is executed."""
@@ -79,6 +84,8 @@ class Server:
                 env={**os.environ, **self.environment()},
                 start_new_session=True,
             )
+        if self.nice:
+            self._favour()
 
     def log_has(self, text: str) -> bool:
         """Tell whether this start has logged ``text`` yet."""
@@ -125,6 +132,12 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def _favour(self) -> None:
+        """Give the process its priority; Linux schedules sessions as groups, whose priority is another file."""
+        os.setpriority(os.PRIO_PROCESS, self.process.pid, self.nice)
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.process.pid}/autogroup").write_text(str(self.nice))
 
     def _check_alive(self) -> None:
         if self.process is None or self.process.poll() is not None:
