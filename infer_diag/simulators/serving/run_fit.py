@@ -58,11 +58,6 @@ def fitted_to_run(
     for _ in range(ROUNDS):
         simulated = simulate(asked, settings, step_time)
         features, seconds, importance = _equations(simulated, told, expert_idle_ratio)
-        if len(seconds) < MIN_EQUATIONS:
-            raise DiagError(
-                f"{len(seconds)} spans between events of requests are too few for a fit of step times",
-                hint="load a log or a trace with per-request events",
-            )
         parts, error = _solved(features, seconds, importance, per_context_token_s)
         step_time = _moved(step_time, parts)
     basis = f"{len(seconds):,} spans between events of {len(asked):,} requests"
@@ -75,7 +70,9 @@ def _told(requests: pl.DataFrame, until_s: float) -> pl.DataFrame:
     """The spans of each request that had ended by then, in order of arrival."""
     events = ["scheduled_s", "first_token_s", "last_token_s"]
     rows = requests.drop_nulls(["arrival_s", "prompt_tokens", "output_tokens"])
-    rows = rows.filter((pl.col("prompt_tokens") > 0) & (pl.col("output_tokens") > 0)).sort("arrival_s")
+    rows = rows.filter((pl.col("prompt_tokens") > 0) & (pl.col("output_tokens") > 0)).sort(
+        "arrival_s", maintain_order=True
+    )
     begin = rows["arrival_s"].min()
     rows = rows.with_columns(pl.col("arrival_s", *events) - begin).filter(pl.col("arrival_s") < until_s)
     first = pl.when(pl.col("first_token_s") <= until_s).then("first_token_s")
@@ -83,7 +80,6 @@ def _told(requests: pl.DataFrame, until_s: float) -> pl.DataFrame:
     return rows.select(
         prefill_s=first - pl.col("scheduled_s"),
         decode_s=last - pl.col("first_token_s"),
-        steps=pl.col("output_tokens").cast(pl.Int64) - 1,
     )
 
 
@@ -93,7 +89,7 @@ def _equations(simulated: Simulation, told: pl.DataFrame, expert_idle_ratio: flo
     Prompts and outputs weigh the same as a kind, however many equations each has.
     """
     ends, summed = _summed(simulated, expert_idle_ratio)
-    fared = simulated.outcome.requests
+    fared, told = simulated.outcome.requests, told.filter(pl.Series(simulated.fits))
     at = {name: np.searchsorted(ends, fared[name] + 1e-9, side="left") for name in ("scheduled_s", "first_s", "last_s")}
     prefill, decode = told["prefill_s"].to_numpy(), told["decode_s"].to_numpy()
     blocks = [(summed[at["first_s"]] - summed[at["scheduled_s"]], prefill)]
@@ -103,8 +99,12 @@ def _equations(simulated: Simulation, told: pl.DataFrame, expert_idle_ratio: flo
         known = np.isfinite(seconds) & (seconds > 0) & (features[:, 0] > 0)
         if known.any():
             kept.append((features[known], seconds[known], np.full(int(known.sum()), 1.0 / known.sum())))
-    if not kept:
-        return np.empty((0, summed.shape[1])), np.empty(0), np.empty(0)
+    count = sum(len(seconds) for _, seconds, _ in kept)
+    if count < MIN_EQUATIONS:
+        raise DiagError(
+            f"{count} spans between events of requests are too few for a fit of step times",
+            hint="load a log or a trace with per-request events",
+        )
     features, seconds, importance = (np.concatenate(each) for each in zip(*kept, strict=True))
     return features, seconds, importance
 

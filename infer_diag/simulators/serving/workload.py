@@ -106,10 +106,9 @@ def workload(
         "prefix_tokens": np.minimum(column(prefix_tokens), prompt),
     }
     order = np.argsort(times, kind="stable")
-    names = [f"request-{number}" for number in range(count)] if request_ids is None else list(request_ids)
-    sorted_columns = {name: np.ascontiguousarray(values[order]) for name, values in columns.items()}
+    names = request_ids or [f"request-{number}" for number in range(count)]
     ids = tuple(names[index] for index in order)
-    return Workload(arrival_s=times[order], request_ids=ids, **sorted_columns)
+    return Workload(arrival_s=times[order], request_ids=ids, **{name: each[order] for name, each in columns.items()})
 
 
 def _refuse_impossible(times: Floats, prompt: Ints, output: Ints) -> None:
@@ -128,7 +127,8 @@ def replay(requests: pl.DataFrame, **options: ArrayLike) -> Workload:
         DiagError: no request tells its arrival, its prompt and its output tokens.
     """
     known = requests.drop_nulls(["arrival_s", "prompt_tokens", "output_tokens"])
-    known = known.filter((pl.col("prompt_tokens") > 0) & (pl.col("output_tokens") > 0)).sort("arrival_s")
+    known = known.filter((pl.col("prompt_tokens") > 0) & (pl.col("output_tokens") > 0))
+    known = known.sort("arrival_s", maintain_order=True)
     if known.is_empty():
         raise DiagError(
             "no request tells its arrival, its prompt and its output tokens",
