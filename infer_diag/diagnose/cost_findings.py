@@ -115,7 +115,9 @@ def _finding(analysed: Costs, row: Row) -> Finding:
     part = 1 - math.exp(-row["log_ratio"])
     weight = max(worth, part)
     severity: Severity = "high" if weight >= HIGH_RATIO else "medium" if weight >= MEDIUM_RATIO else "low"
-    share = "" if row["share_ratio"] is None else f", {format_ratio(row['share_ratio'])} of the difference in ln"
+    share = (
+        "" if row["share_ratio"] is None else f", {format_ratio(row['share_ratio'])} of the difference (in logarithms)"
+    )
     sentence = (
         f"`{row['deployment']}` costs {deployment['cost_ratio']:.3g} times {deployment['reference']}; {NAMES[cause]} "
         f"makes it {_factor(row)}{share}. Fixing this alone saves {_saves(row)}"

@@ -111,7 +111,9 @@ def _cause(row: Row) -> Row:
 
 
 def _dollars(value: float | None) -> str:
-    return "no price is known" if value is None else f"${value:,.2f}"
+    if value is None:
+        return "no price is known"
+    return f"-${-value:,.2f}" if round(value, 2) < 0 else f"${abs(value):,.2f}"
 
 
 def _deployment(diagnosis: FleetDiagnosis, row: Row, number: int) -> Row:

@@ -77,11 +77,11 @@ def test_the_document_adds_up_and_every_refusal_names_a_log(diagnosis: FleetDiag
     assert excess == pytest.approx(sum(spent), rel=1e-6)
 
 
-def test_local_processes_and_a_cluster_print_the_same_document(root: Path, diagnosis: FleetDiagnosis) -> None:
+def test_a_cluster_prints_the_same_document(root: Path, diagnosis: FleetDiagnosis) -> None:
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None, silence_logs=50
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

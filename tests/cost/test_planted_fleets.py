@@ -190,13 +190,13 @@ def test_the_best_peer_is_chosen_and_judged_on_different_halves() -> None:
     analysed = costs(fleet(Plan(77, cap=30.0)), "best")
     labels = analysed.deployments["reference"].unique().to_list()
     assert len(labels) == 1
-    assert labels[0].startswith("best peer: peer")
+    assert labels[0].startswith("the best peer, peer")
     assert float(bar(analysed, "sick", "fragmentation")["log_ratio"]) > 0.2  # type: ignore[arg-type]
 
 
 def test_a_roofline_knows_the_hardware_or_says_why_not() -> None:
     analysed = costs(fleet(Plan(77), peers=1), "roofline")
-    assert set(analysed.deployments["reference"]) == {"roofline: published constants, no latency limit"}
+    assert set(analysed.deployments["reference"]) == {"the roofline of published constants, without a latency limit"}
     assert analysed.deployments["cost_ratio"].min() > 1
     unknown = costs({"a": seen(Plan(1), gpu="unheard of")}, "roofline")
     assert "no roofline" in unknown.refused["a"]

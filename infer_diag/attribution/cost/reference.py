@@ -64,7 +64,7 @@ def pairs(
         else:
             peer = best.get(name) if how == "best" else how
             there = parts.get(peer) if peer is not None else None
-            label = f"best peer: {peer}" if how == "best" else str(peer)
+            label = f"the best peer, {peer}" if how == "best" else str(peer)
             same = peer is not None and groups.get(peer) == group
             found[name] = Pair(own, there, label if there is not None else _few(groups, group), same)
     return found
@@ -78,9 +78,11 @@ def _median(parts: Mapping[str, Mechanisms], groups: Mapping[str, str], group: s
     if len(peers) < LEAST_PEERS:
         return Pair(nothing, None, _few(groups, group))
     known = UNKNOWN_FACT not in group.split(" · ")[:2]
-    what = "comparable peers" if comparable else "the whole fleet, for want of comparable peers"
-    what = what if known or not comparable else "peers whose model or GPU no log names"
-    return Pair(nothing, middle(peers), f"median of {len(peers)}: {what}", comparable and known)
+    if comparable:
+        what = f"{len(peers)} comparable peers" if known else f"{len(peers)} peers whose model or GPU no log names"
+    else:
+        what = f"the whole fleet ({len(peers)}), for want of comparable peers"
+    return Pair(nothing, middle(peers), f"the median of {what}", comparable and known)
 
 
 def _few(groups: Mapping[str, str], group: str) -> str:
@@ -109,7 +111,7 @@ def _roofline(own: Mechanisms, group: str) -> Pair:
         cap_count=math.inf,
         residual_ratio=1.0,
     )
-    return Pair(here, ideal, "roofline: published constants, no latency limit", True)
+    return Pair(here, ideal, "the roofline of published constants, without a latency limit", True)
 
 
 def halves(count: int, blocks: int) -> tuple[Mask, Mask]:
