@@ -119,29 +119,39 @@ def costs(
     whole = study.run(study.use)
     refused |= whole.refused
     spreads = _spreads(study, whole)
-    bars, chain, pairs, rows = [], [], [], []
-    for name in seen:
-        statuses = {entry: value.status for entry, value in seen[name].ledger.items()}
-        made = whole.found.get(name)
-        if made is not None:
-            bars += bar_rows(name, made, spreads[name], bounded_causes(statuses))
-            chain += chain_rows(name, made)
-            pairs += interaction_rows(name, made)
-        rows.append(_deployment_row(study, whole, name, seen[name], made, spreads.get(name), refused.get(name)))
+    bars, chain, pairs = _compared_rows(seen, whole, spreads)
+    rows = [
+        _deployment_row(study, whole, name, each, whole.found.get(name), spreads.get(name), refused.get(name))
+        for name, each in seen.items()
+    ]
+    ledgers = ledger_rows({name: each.ledger for name, each in seen.items()})
     return Costs(
         reference,
         DeploymentCosts.validate(_frame(DeploymentCosts, rows), cast=True),
         CostBars.validate(_with_discoveries(_frame(CostBars, bars)), cast=True),
         ChainRows.validate(_frame(ChainRows, chain), cast=True),
         Interactions.validate(_frame(Interactions, pairs), cast=True),
-        LedgerRows.validate(
-            _frame(LedgerRows, ledger_rows({name: each.ledger for name, each in seen.items()})), cast=True
-        ),
+        LedgerRows.validate(_frame(LedgerRows, ledgers), cast=True),
         Sensitivities.validate(_frame(Sensitivities, _sensitivities(study, whole)), cast=True),
         whole.weight,
         study.blocks,
         refused,
     )
+
+
+def _compared_rows(
+    seen: Mapping[str, Observed], whole: Evaluation, spreads: Mapping[str, Intervals]
+) -> tuple[list[Row], list[Row], list[Row]]:
+    """CostBars, ChainRows and Interactions of every deployment that has a comparison."""
+    bars, chain, pairs = [], [], []
+    for name, each in seen.items():
+        made = whole.found.get(name)
+        if made is not None:
+            statuses = {entry: value.status for entry, value in each.ledger.items()}
+            bars += bar_rows(name, made, spreads[name], bounded_causes(statuses))
+            chain += chain_rows(name, made)
+            pairs += interaction_rows(name, made)
+    return bars, chain, pairs
 
 
 def _study(told: dict[str, Profile], how: str, weight: float | None) -> _Study:
