@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import scipy.optimize  # type: ignore[import-untyped]
+import scipy.optimize
 
 from infer_diag.simulators.serving.step_time import StepTime
 
