@@ -175,6 +175,11 @@ class OomReadings(dy.Schema):
     allocated_bytes = dy.Float64(nullable=True, min=0)
     reserved_bytes = dy.Float64(nullable=True, min=0)
     reserved_unallocated_bytes = dy.Float64(nullable=True, min=0)
+    usable_idle_lower_bytes = dy.Float64(
+        nullable=True, min=0, description="idle where the allocator may serve the request from, as a block map tells"
+    )
+    usable_idle_upper_bytes = dy.Float64(nullable=True, min=0)
+    usable_segments = dy.String(nullable=True, description="which segments those are, in words")
     private_pools_bytes = dy.Float64(nullable=True, min=0)
     allowed_bytes = dy.Float64(nullable=True, min=0)
     other_bytes = dy.Float64(nullable=True, min=0, description="in use by the other processes that the message lists")

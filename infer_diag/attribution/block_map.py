@@ -18,12 +18,12 @@ _KEY = ("source_id", "snapshot", "gpu")
 def block_summary(recording: Recording) -> dy.DataFrame[BlockSummary]:
     """One row per source, snapshot and device that tells of blocks; none otherwise.
 
-    Frames in: Blocks, Ooms. Frame out: BlockSummary. Reserved is what the segments say of themselves, where they do,
-    else the sum of their blocks. external = 1 − largest idle block / idle bytes; unusable = 1 − idle bytes in blocks
-    that could serve the last failed request / idle bytes (Gorman and Whitcroft, "Measuring the impact of the Linux
-    memory anti-fragmentation policy", 2006), null without such a request: a block of a captured graph's pool serves
-    nobody else, nor does a small segment a large request. Idle pieces of expandable segments are no `inactive_split`,
-    since their pages go back to the driver one by one.
+    Frames in: Blocks, Ooms, AllocatorEvents. Frame out: BlockSummary. Reserved is what the segments say of themselves,
+    where they do, else the sum of their blocks. external = 1 − largest idle block / idle bytes; unusable = 1 − idle
+    bytes in blocks that could serve the last failed request (those of its stream, where both are told) / idle bytes
+    (Gorman and Whitcroft, "Measuring the impact of the Linux memory anti-fragmentation policy", 2006), null without
+    such a request: a block of a captured graph's pool serves nobody else, nor does a small segment a large request.
+    Idle pieces of expandable segments are no `inactive_split`, since their pages go back to the driver one by one.
     """
     blocks = recording.blocks
     if blocks.is_empty():
@@ -78,8 +78,17 @@ def _usable(recording: Recording) -> pl.Expr:
         kind = "small" if request <= _SMALL_BYTES else "large"
         fits = (pl.col("size_bytes") >= request) & pl.col("pool").is_null()
         fits &= pl.col("segment_kind").is_null() | (pl.col("segment_kind").cast(pl.String) == kind)
+        stream = _stream_of_last_failure(recording, row["source_id"], row["gpu"])
+        if stream is not None:
+            fits &= pl.col("stream").is_null() | (pl.col("stream") == stream)
         usable = pl.when(here).then(fits).otherwise(usable)
     return usable
+
+
+def _stream_of_last_failure(recording: Recording, source_id: int, gpu: str | None) -> str | None:
+    gpus = pl.col("gpu").cast(pl.String).eq_missing(pl.lit(gpu, pl.String))
+    failed = recording.allocator_events.filter((pl.col("action") == "oom") & (pl.col("source_id") == source_id) & gpus)
+    return failed["stream"].cast(pl.String)[-1] if len(failed) else None
 
 
 def _requested(state: pl.Expr) -> pl.Expr:

@@ -46,7 +46,10 @@ NOTHING = Span(0.0, 0.0)
 
 @dataclass(frozen=True)
 class Numbers:
-    """What one message prints, null where it does not; `listed` are the processes that it names by their id."""
+    """What one message prints, null where it does not; `listed` are the processes that it names by their id.
+
+    `usable` are those idle bytes that lie where the allocator may serve the request from, as only a block map tells.
+    """
 
     requested: Span | None = None
     total: Span | None = None
@@ -55,9 +58,15 @@ class Numbers:
     allocated: Span | None = None
     reserved: Span | None = None
     idle: Span | None = None
+    usable: Span | None = None
     private_pools: Span | None = None
     allowed: Span | None = None
     listed: Sequence[Span] = ()
+
+    @property
+    def serving(self) -> Span | None:
+        """The idle bytes that count for the request: the usable ones, or all where no block map tells them."""
+        return self.idle if self.usable is None else self.usable
 
     @property
     def others(self) -> Span | None:
@@ -100,7 +109,7 @@ def reading(numbers: Numbers) -> Reading:
         if within is not True:
             return Reading("borderline") if within is None else Reading("request_exceeds_device", False)
     if numbers.free is None:
-        if numbers.idle is not None and numbers.idle.at_least(numbers.requested):
+        if numbers.serving is not None and numbers.serving.at_least(numbers.requested):
             return Reading("fragmentation", _idle_serves(numbers, numbers.requested))
         return Reading("process_limit") if _over_the_limit(numbers, numbers.requested) else UNDETERMINED
     room = _room(numbers, numbers.requested)
@@ -149,32 +158,36 @@ def _refused_with_room(numbers: Numbers, requested: Span) -> Reading:
 
 def _idle_serves(numbers: Numbers, requested: Span) -> bool | None:
     """Whether the framework's own idle bytes alone would have served; open where graph pools may hold them."""
-    if numbers.idle is None:
+    if numbers.serving is None:
         return None
-    enough = numbers.idle.at_least(requested)
+    enough = numbers.serving.at_least(requested)
     return None if enough and _in_pools(numbers) else enough
 
 
 def _in_pools(numbers: Numbers) -> bool:
-    return numbers.private_pools is not None and numbers.private_pools.high > 0
+    return numbers.usable is None and numbers.private_pools is not None and numbers.private_pools.high > 0
 
 
 def _without_room(numbers: Numbers, requested: Span) -> Reading:
     """Who holds the memory that the request would have needed."""
-    if numbers.idle is None or numbers.free is None:
+    idle = numbers.serving
+    if idle is None or numbers.free is None:
         return UNDETERMINED
     if numbers.total is None:
         # Idle bytes that suffice alone do so on a device of any size.
-        if numbers.idle.at_least(requested):
+        if idle.at_least(requested):
             return Reading("fragmentation", _idle_serves(numbers, requested))
         return UNDETERMINED
     # What a full device still counts as free is not to be had.
     free = numbers.free if numbers.free.at_least(requested) is False else NOTHING
-    returned = (free + numbers.idle).at_least(requested)
+    returned = (free + idle).at_least(requested)
+    if returned is False and numbers.idle is not None and (free + numbers.idle).at_least(requested) is not False:
+        # Idle bytes of other pools or streams serve only once whole segments of theirs go back.
+        return UNDETERMINED
     if returned is False:
         return Reading(_holder(numbers, requested, free, numbers.total), False)
     withheld = numbers.total.share(DRIVER_RATIO)
-    if numbers.idle.at_least(requested) or (free + numbers.idle - withheld).at_least(requested):
+    if idle.at_least(requested) or (free + idle - withheld).at_least(requested):
         return Reading("fragmentation", None if _in_pools(numbers) else True)
     return Reading("borderline")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import dataframely as dy
 import polars as pl
 
 from infer_diag.attribution.oom_verdict import NOTHING, Numbers, Reading, Span, reading
+from infer_diag.attribution.usable_idle import usable_idle
 from infer_diag.recording import Recording
 from infer_diag.results import OomReadings
 
@@ -22,14 +24,16 @@ _CONTEXT_RATIO = 0.02
 def oom_readings(recording: Recording) -> dy.DataFrame[OomReadings]:
     """One row per failed allocation: its bytes, its verdict, and whether the process is seen going on afterwards.
 
-    Frames in: Ooms, EngineSamples, EngineSteps, Incidents. Frame out: OomReadings, in the order of the logs. Reserved =
-    allocated + idle where one of them is not printed. Bytes of a process that exceed the device are a known fault of
-    the driver's accounting (virtualised GPUs) and count as unknown.
+    Frames in: Ooms, AllocatorEvents, Blocks, EngineSamples, EngineSteps, Incidents. Frame out: OomReadings, in the
+    order of the logs. Reserved = allocated + idle where one of them is not printed; where a block map tells which idle
+    bytes may serve the request (`usable_idle`), only those count for it. Bytes of a process that exceed the device are
+    a known fault of the driver's accounting (virtualised GPUs) and count as unknown.
     """
-    rows = recording.ooms.sort("source_id", "line")
+    rows = recording.ooms.sort("source_id", "line", maintain_order=True)
     if rows.is_empty():
         return OomReadings.create_empty()
-    found = [_read(row) for row in rows.iter_rows(named=True)]
+    usable = usable_idle(recording, rows)
+    found = [_read(row, serves) for row, serves in zip(rows.iter_rows(named=True), usable, strict=True)]
     table = pl.DataFrame(found, schema=_columns(), orient="row")
     return OomReadings.validate(_followed(table, recording), cast=True)
 
@@ -86,8 +90,10 @@ def _plausible(span: Span | None, total: Span | None) -> Span | None:
     return None if span is not None and total is not None and span.low > total.high else span
 
 
-def _read(row: Row) -> Row:
+def _read(row: Row, usable: tuple[Span, str] | None) -> Row:
     known = numbers(row)
+    span, where = usable or (None, None)
+    known = replace(known, usable=span)
     found = Reading("host_memory") if row["memory"] == "host" else reading(known)
     others = sum(known.listed, NOTHING) if known.listed and known.process is not None else None
     return {
@@ -96,6 +102,9 @@ def _read(row: Row) -> Row:
         "process_bytes": _middle(known.process),
         "reserved_bytes": row["reserved_bytes"] if row["reserved_bytes"] is not None else _middle(known.reserved),
         "reserved_unallocated_bytes": row["idle_bytes"] if row["idle_bytes"] is not None else _middle(known.idle),
+        "usable_idle_lower_bytes": span and span.low,
+        "usable_idle_upper_bytes": span and span.high,
+        "usable_segments": where,
         "other_bytes": _middle(others),
         "verdict": found.verdict,
         "compaction_would_help": found.compaction_would_help,

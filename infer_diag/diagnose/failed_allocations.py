@@ -65,7 +65,9 @@ def findings(recording: Recording, ooms: pl.DataFrame) -> list[Finding]:
 def _finding(recording: Recording, verdict: str, rows: pl.DataFrame) -> Finding:
     went_on = rows["recovered"].fill_null(False).all()
     severity: Severity = "medium" if went_on or verdict in _OPEN else "high"
-    status: Status = _OPEN.get(verdict, "measured")  # type: ignore[assignment]
+    # Without a block map the total of all pools and streams stands for the part that may serve.
+    unmapped = verdict == "fragmentation" and rows["usable_segments"][0] is None
+    status: Status = "bounded" if unmapped else _OPEN.get(verdict, "measured")  # type: ignore[assignment]
     more = f" The same holds for {len(rows) - 1:,} more failed allocations." if len(rows) > 1 else ""
     after = " The process went on afterwards." if went_on else ""
     return Finding(
@@ -88,21 +90,37 @@ def _asked(row: Row) -> str:
 
 
 def _fragmentation(row: Row) -> str:
+    free = f"{_size(row, 'free')} were free and " if row["free_bytes"] is not None else ""
+    if row["usable_segments"] is not None:
+        return f"{_asked(row)}: {free}{_usable(row)}; returned or joined, these would have served."
     pools = (
         ", some of it perhaps in pools of captured graphs, which cannot be joined" if row["private_pools_bytes"] else ""
     )
-    free = f"{_size(row, 'free')} were free and " if row["free_bytes"] is not None else ""
     return (
         f"{_asked(row)}: {free}{_size(row, 'reserved_unallocated')} lay idle in the process's own cache{pools}; "
-        "returned or joined, the idle bytes would have served."
+        "returned or joined, the idle bytes would have served, as far as they lie in the pool and stream of the "
+        "request, which the message does not tell."
     )
+
+
+def _usable(row: Row) -> str:
+    """Which part of the idle bytes may serve the request."""
+    low, high = format_bytes(row["usable_idle_lower_bytes"]), format_bytes(row["usable_idle_upper_bytes"])
+    size = low if low == high else f"{low} to {high}"
+    idle = row["reserved_unallocated_bytes"]
+    whole = f" of {format_bytes(idle)} in all" if idle is not None else ""
+    return f"{size}{whole} lay idle in {row['usable_segments']}"
 
 
 def _capacity(row: Row) -> str:
     return (
         f"{_asked(row)}: of {_size(row, 'total')} {_size(row, 'allocated')} hold live tensors of this process, "
-        f"{_size(row, 'free')} were free and {_size(row, 'reserved_unallocated')} idle in its cache: too little."
+        f"{_size(row, 'free')} were free and {_idle(row)}: too little."
     )
+
+
+def _idle(row: Row) -> str:
+    return _usable(row) if row["usable_segments"] else f"{_size(row, 'reserved_unallocated')} idle in its cache"
 
 
 def _exceeds(row: Row) -> str:
@@ -152,7 +170,7 @@ def _non_framework(row: Row) -> str:
 
 def _borderline(row: Row) -> str:
     return (
-        f"{_asked(row)}: {_size(row, 'free')} free and {_size(row, 'reserved_unallocated')} idle come so close to it "
+        f"{_asked(row)}: {_size(row, 'free')} free and {_idle(row)} come so close to it "
         "that the printed digits, or what the driver keeps for itself, decide about the cause."
     )
 
@@ -165,6 +183,11 @@ def _undetermined(row: Row) -> str:
     if row["reserved_bytes"] is None or row["free_bytes"] is None:
         return f"{_asked(row)}; the message lacks the numbers that would tell why."
     share = f" of {_size(row, 'total')}" if row["total_bytes"] is not None else ""
+    if row["usable_segments"] is not None:
+        return (
+            f"{_asked(row)}: the framework holds {_size(row, 'reserved')}{share}, {_size(row, 'free')} were free and "
+            f"{_usable(row)}. Idle bytes elsewhere serve it only once whole segments of theirs go back."
+        )
     return (
         f"{_asked(row)}: the framework holds {_size(row, 'reserved')}{share} and "
         f"{_size(row, 'free')} are free; whether other processes or this one hold the rest, the message does not say."

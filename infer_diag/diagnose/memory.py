@@ -32,6 +32,8 @@ _OOM_SIZES = (
     "allocated_bytes",
     "reserved_bytes",
     "reserved_unallocated_bytes",
+    "usable_idle_lower_bytes",
+    "usable_idle_upper_bytes",
     "private_pools_bytes",
     "allowed_bytes",
     "other_bytes",

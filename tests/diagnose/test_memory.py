@@ -97,7 +97,8 @@ def test_each_verdict_is_a_finding_with_its_line_and_a_remedy(tmp_path: Path, ve
     assert finding["evidence"] == [f"{tmp_path / 'text.log'}:2"]
     assert "unknown" not in finding["sentence"]
     assert finding["remedy"]
-    assert (finding["status"] == "measured") == (verdict not in ("borderline", "undetermined"))
+    # A message tells the idle bytes of all pools and streams together, so what they would have served is bounded.
+    assert (finding["status"] == "measured") == (verdict not in ("borderline", "undetermined", "fragmentation"))
 
 
 def test_the_document_has_every_key_of_the_contract(tmp_path: Path) -> None:

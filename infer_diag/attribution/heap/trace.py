@@ -144,7 +144,7 @@ def _trace(
     recording: Recording, source_id: int, gpu: str | None, events: pl.DataFrame, final: pl.DataFrame
 ) -> HeapTrace:
     policy = policy_of(recording.sources[source_id], events)
-    moves = _moves(events)
+    moves = moves_of(events)
     of_blocks = moves.filter(pl.col("kind") < 3)
     segments = final_segments(final)
     taken = segment_rows(moves, segments, policy)
@@ -178,7 +178,7 @@ def _trace(
     )
 
 
-def _moves(events: pl.DataFrame) -> pl.DataFrame:
+def moves_of(events: pl.DataFrame) -> pl.DataFrame:
     """The events by kind, with what each asks for, and the size of its block where the event tells it."""
     rows = events.select(
         pl.col("action").cast(pl.String).replace_strict(_KINDS, default=_NOTHING, return_dtype=pl.UInt8).alias("kind"),
