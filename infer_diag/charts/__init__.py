@@ -5,22 +5,29 @@ Importing it registers the plotly template `infer_diag` and leaves the default t
 
 from __future__ import annotations
 
+from infer_diag.charts.capture_sizes import capture_chart
 from infer_diag.charts.coldstart import cold_start_bars, cold_start_timeline
 from infer_diag.charts.memory import heap_chart, hole_chart, memory_chart, memory_figure
 from infer_diag.charts.memory_map import block_map_chart
 from infer_diag.charts.serving import serving_timeline, step_chart
+from infer_diag.charts.starts_together import starts_together_chart
 from infer_diag.charts.template import COLOURS, NAME
+from infer_diag.charts.tenancy import jitter_chart, waits_chart
 
 __all__ = [
     "COLOURS",
     "NAME",
     "block_map_chart",
+    "capture_chart",
     "cold_start_bars",
     "cold_start_timeline",
     "heap_chart",
     "hole_chart",
+    "jitter_chart",
     "memory_chart",
     "memory_figure",
     "serving_timeline",
+    "starts_together_chart",
     "step_chart",
+    "waits_chart",
 ]

@@ -8,8 +8,12 @@ import polars as pl
 
 from infer_diag import charts
 from infer_diag.attribution import timeline
+from infer_diag.attribution.cold_start import StartFrames
+from infer_diag.attribution.rank_statistics import LEAST
+from infer_diag.attribution.starts_together import starts_together
 from infer_diag.diagnose import Diagnosis
 from infer_diag.diagnose.finding import Finding
+from infer_diag.diagnose.starts_together import together_lines
 from infer_diag.diagnose.summary import overview
 from infer_diag.errors import UnknownNameError
 from infer_diag.jupyter.panel import Panel
@@ -98,8 +102,16 @@ def _all_starts(diagnosis: Diagnosis) -> Panel:
     rows = list(told.summary.iter_rows(named=True))
     ready = sum(row["outcome"] == "ready" for row in rows)
     lines = [f"{row['start_id']}: {_start_sentence(row)}" for row in rows]
-    figure = charts.cold_start_bars(told.slices, told.summary)
-    return Panel(f"{len(rows):,} cold starts", f"{ready:,} of them came up ready", tuple(lines), told.summary, figure)
+    if ready < LEAST:
+        figure = charts.cold_start_bars(told.slices, told.summary)
+        return Panel(
+            f"{len(rows):,} cold starts", f"{ready:,} of them came up ready", tuple(lines), told.summary, figure
+        )
+    frames = StartFrames(told.phases, told.slices, told.summary)
+    together = starts_together({"here": diagnosis.recording}, frames={"here": frames})
+    figure = charts.starts_together_chart(together.starts, together.parts)
+    sentence = f"{ready:,} of them came up ready; {'; '.join(together_lines(together))}"
+    return Panel(f"{len(rows):,} cold starts", sentence, tuple(lines), together.starts, figure)
 
 
 def _start_sentence(row: dict[str, Any]) -> str:
