@@ -208,7 +208,7 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
     rows = records.filter((begin | told).fill_null(False))
     tensor = message.str.extract(r"tensor_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32, strict=False)
     pipeline = message.str.extract(r"pipeline_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32, strict=False)
-    is_config = message.str.starts_with("Initializing a")
+    on_gpu = message.str.starts_with("Initializing a") & ~message.str.contains("device_config=cpu", literal=True)
     version = pl.coalesce(
         message.str.extract(r"^Initializing an? (?:V[01] )?LLM engine \(v([^)]+)\)"),
         message.str.extract(r"^vLLM API server version (\S+)"),
@@ -221,7 +221,7 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
         "line",
         message.str.extract(r"\bmodel='?[=:]? ?'([^']+)'").alias("model"),
         version.alias("engine_version"),
-        pl.when(is_config).then(tensor * pipeline.fill_null(1)).alias("gpu_count"),
+        pl.when(on_gpu).then(tensor * pipeline.fill_null(1)).alias("gpu_count"),
         message.str.extract(r"\bquantization=(?:'|)([A-Za-z][\w-]*)").replace("None", None).alias("precision"),
         kv_tokens.alias("kv_cache_tokens"),
         message.str.extract(r"max_num_seqs'?[=:] ?(\d+)").cast(pl.UInt32, strict=False).alias("max_running_count"),
