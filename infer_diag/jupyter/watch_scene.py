@@ -39,7 +39,9 @@ def watch_scene(view: View) -> Scene | None:
         "rate": Panel("tokens per second", 0.0, 64, written=format_count),
         "load": Panel("requests", 0.0, 64, written=format_count),
         "kv": Panel("KV cache used", 0.0, 64, written=format_ratio, scale=100.0, unit=" %"),
-        "gpu": Panel("memory used on the GPU", 0.0, 64, written=format_bytes, scale=1.0 / (1 << 30), unit=" GiB"),
+        "gpu": Panel(
+            "memory used on the GPU", 0.0, 64, written=format_bytes, binary=True, scale=1.0 / (1 << 30), unit=" GiB"
+        ),
     }
     legend = _draw_engines(panels, engines, first) | _draw_gpus(panels["gpu"], gpus, first)
     shown = [panel for panel in panels.values() if panel.marks]
@@ -56,7 +58,9 @@ def watch_scene(view: View) -> Scene | None:
 def watch_facts(view: View) -> list[Fact]:
     """How starts stand, then the findings so far, each with its lines."""
     stands = [
-        Fact(plain(f"{label}: {each.sentence}", _LONG), each.evidence, _note(each.status, each.remedy))
+        Fact(
+            plain(f"{label}: {each.sentence}", _LONG), each.evidence, _note(each.status, each.remedy), f"start {label}"
+        )
         for label, each in view.verdicts
     ]
     found = view.diagnosis.findings if view.diagnosis is not None else ()
@@ -65,6 +69,7 @@ def watch_facts(view: View) -> list[Fact]:
             plain(f"{each.severity}: {each.sentence}", _LONG),
             each.evidence,
             _note(f"{each.id}, {each.status}", each.remedy),
+            each.id,
         )
         for each in found
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import ipywidgets as widgets  # type: ignore[import-untyped]
 
-from infer_diag.jupyter.explore.facts import Fact, evidence_html
+from infer_diag.jupyter.explore.facts import Fact, evidence_html, grown
 from infer_diag.jupyter.explore.pages import FULL, WRAPPED, FactList
 from infer_diag.jupyter.explore.plot import Plot
 from infer_diag.jupyter.explore.scene import plain
@@ -66,4 +66,4 @@ class WatchView:
 
     def _tell(self, chosen: Fact) -> None:
         if self._view is not None and self._view.diagnosis is not None:
-            self._evidence.value = evidence_html(self._view.diagnosis.recording, chosen)
+            self._evidence.value = evidence_html(grown(self._view.diagnosis.recording), chosen)

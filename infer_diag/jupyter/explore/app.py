@@ -9,8 +9,11 @@ import ipywidgets as widgets  # type: ignore[import-untyped]
 
 from infer_diag.jupyter.explore.facts import Fact
 from infer_diag.jupyter.explore.model import ExploreModel
-from infer_diag.jupyter.explore.pages import FULL, MemoryPage, OverviewPage, ServingPage, StartPage
+from infer_diag.jupyter.explore.pages import FULL, WRAPPED, MemoryPage, OverviewPage, ServingPage, StartPage
+from infer_diag.jupyter.explore.scene import plain
 
+_PAGE = {"flex": "3 1 620px", "min_width": "0", "width": "auto"}
+_EVIDENCE = {"flex": "2 1 440px", "min_width": "0", "width": "auto"}
 _HINT = "Choose a number, a bar or a cell: the lines that it comes from are shown here."
 
 
@@ -26,10 +29,10 @@ class Explorer:
         self._pages: dict[str, widgets.Widget] = {}
         self._names = widgets.ToggleButtons(options=model.pages, style={"button_width": "auto"})
         self._names.observe(lambda _: self._open(), "value")
-        self._body = widgets.VBox(layout=FULL)
-        frame = {**FULL, "border_top": "1px solid var(--jp-border-color2, gray)", "padding": "4px 0"}
-        below = widgets.VBox([self._evidence], layout=frame)
-        self.view = widgets.VBox([self._names, self._body, below], layout=FULL)
+        self._body = widgets.VBox(layout=_PAGE)
+        beside = {**_EVIDENCE, "border_top": "1px solid var(--jp-border-color2, gray)", "padding": "4px 0"}
+        both = widgets.HBox([self._body, widgets.VBox([self._evidence], layout=beside)], layout=WRAPPED)
+        self.view = widgets.VBox([self._names, both], layout=FULL)
         self.view.add_class("infer-diag-explorer")
         self._open()
 
@@ -41,7 +44,11 @@ class Explorer:
         name = self._names.value
         if name not in self._pages:
             self._body.children = (widgets.Label(f"reading for {name} …"),)
-            self._pages[name] = self._made(name)
+            try:
+                self._pages[name] = self._made(name)
+            except Exception as error:  # A traceback would end in a log that nobody reads.
+                told = plain(f"{name} cannot be shown ({type(error).__name__}: {error})")
+                self._pages[name] = widgets.Label(told)
         self._body.children = (self._pages[name],)
 
     def _made(self, name: str) -> widgets.Widget:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from jinja2 import Environment
 
@@ -16,7 +17,8 @@ MOST_PLACES = 6
 """More places than this are no longer read by anyone."""
 
 _PANEL = Environment(autoescape=True).from_string(
-    "<div style='font-size:12px;line-height:1.45;max-width:100%'><b>{{ text }}</b>"
+    "<div style='font-size:12px;line-height:1.45;max-width:100%;white-space:normal;overflow-wrap:anywhere'>"
+    "<b>{{ text }}</b>"
     "{% if note %}<div style='opacity:.8'>{{ note }}</div>{% endif %}"
     "{% for block in found %}<div style='opacity:.8;margin-top:4px;overflow-wrap:anywhere'>{{ block.name }}</div>"
     "{% if block.lines %}<pre style='margin:0;overflow-x:auto;max-height:220px;white-space:pre;font-size:11.5px'>"
@@ -30,17 +32,31 @@ _PANEL = Environment(autoescape=True).from_string(
 
 @dataclass(frozen=True)
 class Fact:
-    """A sentence with a number in it, and the `path:line` places that it comes from."""
+    """A sentence with a number in it, and the `path:line` places that it comes from.
+
+    `key` tells that two facts are the same one at different times; by default that is where the text is the same.
+    """
 
     text: str
     places: tuple[str, ...] = ()
     note: str = ""
+    key: str = ""
 
 
 def fact(recording: Recording, text: str, rows: Iterable[tuple[int, int]] = (), note: str = "") -> Fact:
     """The fact with the places of rows (`source_id`, `line`); rows without a line are left out."""
     places = dict.fromkeys(recording.evidence(source, line) for source, line in rows if line)
     return Fact(plain(text), tuple(places), note)
+
+
+def grown(recording: Recording) -> Recording:
+    """The recording with the sizes that its files have now: those that only ever grow keep the lines that they had."""
+    now = []
+    for source in recording.sources:
+        path = Path(source.path).expanduser()
+        size_bytes = path.stat().st_size if path.is_file() else 0
+        now.append(replace(source, size_bytes=max(size_bytes, source.size_bytes)))
+    return recording.replace(sources=tuple(now))
 
 
 def evidence_html(recording: Recording, chosen: Fact) -> str:

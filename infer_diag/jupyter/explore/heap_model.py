@@ -65,7 +65,7 @@ class HeapModel:
         """Reserved, live and idle bytes over the recording, with a cursor at the moment."""
         x = self._x().to_list()
         high = max((float(self.curves[name].max() or 0) for name, _, _ in _CURVES), default=0.0)  # type: ignore[arg-type]
-        panel = Panel("device memory of the allocator", high * 1.06 or 1.0, 110, written=format_bytes)
+        panel = Panel("device memory of the allocator", high * 1.06 or 1.0, 100, written=format_bytes, binary=True)
         panel.scale, panel.unit = 1.0 / (1 << 20), " MiB"
         for name, words, colour in _CURVES:
             if self.curves[name].is_not_null().any():
@@ -152,7 +152,7 @@ class HeapModel:
             "label": "Block map. Arrow keys move, Enter tells the blocks of a cell; drag to zoom.",
             "cols": COLS,
             "rows": ROWS,
-            "height": 300,
+            "height": 240,
             "palette": _palette(),
             "yticks": [[row, f"+{format_bytes(stretch[0] + row * COLS * cell)}"] for row in rows],
             "legend": [["live", _LIVE], ["idle", _IDLE], ["freed, awaited by a stream", _AWAITING]],

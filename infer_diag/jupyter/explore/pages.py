@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,28 +16,33 @@ from infer_diag.jupyter.explore.plot import Plot
 Tell = Callable[[Fact], None]
 FULL = {"width": "100%", "min_width": "0"}
 WRAPPED = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "align_items": "flex-start"}
+_GROWS = {"width": "auto", "min_width": "0"}
 _HALF = {"flex": "1 1 330px", "min_width": "0", "width": "auto"}
 
 
 class FactList:
     """Facts to choose from; choosing one tells of its lines."""
 
-    def __init__(self, title: str, tell: Tell, rows: int = 8, layout: dict[str, str] | None = None) -> None:
-        self._tell, self._facts = tell, list[Fact]()
-        self._list = widgets.Select(options=[], rows=rows, layout=FULL)
+    def __init__(self, title: str, tell: Tell, rows: int = 6, layout: dict[str, str] | None = None) -> None:
+        self._tell, self._facts, self._quiet = tell, list[Fact](), False
+        self._list = widgets.Select(options=[], rows=rows, layout=_GROWS)
         self._list.observe(self._chosen, "value")
         head = widgets.Label(title)
         self.view = widgets.VBox([head, self._list], layout=layout or FULL)
 
     def show(self, facts: Sequence[Fact]) -> None:
-        """Other facts; none is chosen then."""
-        self._facts = list(facts)
+        """Other facts; what was chosen stays so where it is one of them."""
+        before = self._list.value
+        key = _key(self._facts[before]) if before is not None else None
+        self._facts, self._quiet = list(facts), True
         self._list.value = None
         self._list.options = [(each.text, number) for number, each in enumerate(facts)]
-        self._list.value = None
+        same = [number for number, each in enumerate(facts) if _key(each) == key]
+        self._list.value = same[0] if same else None
+        self._quiet = False
 
     def _chosen(self, change: Any) -> None:
-        if change["new"] is not None:
+        if change["new"] is not None and not self._quiet:
             self._tell(self._facts[change["new"]])
 
 
@@ -44,7 +50,9 @@ class OverviewPage:
     """What was read, and the findings."""
 
     def __init__(self, model: ExploreModel, tell: Tell) -> None:
-        lines = widgets.VBox([widgets.Label(line, layout=FULL) for line in model.summary()], layout=FULL)
+        told = "<br>".join(html.escape(line) for line in model.summary())
+        style = "line-height:1.5;white-space:normal;overflow-wrap:anywhere"
+        lines = widgets.HTML(f"<div style='{style}'>{told}</div>", layout=FULL)
         found = model.findings()
         listed = FactList(
             "findings, the gravest first; choose one for its lines", tell, rows=min(max(len(found), 3), 12)
@@ -214,6 +222,10 @@ class MemoryPage:
 
     def _celled(self, cell: Any) -> None:
         self._blocks.show(self._now.blocks(self._moment.value, self._stretch, int(cell)))
+
+
+def _key(each: Fact) -> str:
+    return each.key or each.text
 
 
 def _scaled(stretch: Stretch, factor: float) -> Stretch:

@@ -174,6 +174,12 @@ class Plot {
         const shown = text.length <= fits ? text : `${text.slice(0, fits - 1)}…`;
         write(group, shown, { x: from + 4, y: box.y + box.height / 2 + 4, style: `fill: ${mark.ink[i]}`, class: "infer-diag-on" });
       }
+      else if (mark.row[i] > 0) {
+        // A row that one box has to itself has room beside it.
+        const after = from + width + text.length * 6.4 < LEFT + this.width;
+        const place = after ? { x: from + width + 4, "text-anchor": "start" } : { x: from - 4, "text-anchor": "end" };
+        write(group, text, { ...place, y: box.y + box.height / 2 + 4, class: "infer-diag-on" });
+      }
       this.boxes.push({ ...box, id: mark.id[i], text: mark.hover[i] });
     }
   }

@@ -37,6 +37,7 @@ class Panel:
     written: Callable[[float], str] = lambda value: f"{value:,.4g}"
     marks: list[dict[str, Any]] = field(default_factory=list)
     ticked: bool = True
+    binary: bool = False
     rows: int = 1
     scale: float = 1.0
     unit: str = ""
@@ -48,7 +49,8 @@ class Panel:
 
     def shown(self) -> dict[str, Any]:
         """The panel as JSON."""
-        ticks = nice_ticks(self.low, self.high, max(self.height // 28, 2)) if self.ticked else []
+        most = max(self.height // 28, 2)
+        ticks = nice_ticks(self.low, self.high, most, binary=self.binary) if self.ticked else []
         return {
             "label": plain(self.label),
             "height": self.height,
@@ -92,11 +94,14 @@ def panels_scene(
     }
 
 
-def nice_ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` + 1 round numbers from `low` to `high`."""
+def nice_ticks(low: float, high: float, most: int, *, binary: bool = False) -> list[float]:
+    """At most `most` + 1 round numbers from `low` to `high`; `binary`: multiples of a power of two, for bytes."""
     if not high > low:
         return [low]
     raw = (high - low) / most
+    if binary:
+        step = 2.0 ** math.ceil(math.log2(raw))
+        return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * each for each in _STEPS if power * each >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)

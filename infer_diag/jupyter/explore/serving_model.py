@@ -79,9 +79,10 @@ class ServingModel:
     @cached_property
     def timeline(self) -> Scene:
         """Rates, queue and KV use over the whole recording, and how long requests took."""
-        panels = {name: Panel(label, 0.0, written=_WRITTEN[name]) for name, label in _PANELS.items()}
+        panels = {name: Panel(label, 0.0, 68, written=_WRITTEN[name]) for name, label in _PANELS.items()}
         legend: dict[str, str] = {}
-        drawn = self._placed(serving_timeline(self._recording, POINTS).samples)
+        once = self._recording.replace(engine_samples=counted_once(self._recording))
+        drawn = self._placed(serving_timeline(once, POINTS).samples)
         engines = drawn.select("source_id", "replica").unique(maintain_order=True).rows()
         for number, (source_id, replica) in enumerate(engines[:MOST_ENGINES]):
             own = drawn.filter(pl.col("replica").eq_missing(pl.lit(replica, pl.String)), source_id=source_id)
@@ -105,7 +106,7 @@ class ServingModel:
         latency = self._latency_panel()
         if latency is not None:
             shown.append(latency)
-            legend |= {f"{_first(self.measures)} median": COLOURS["prefill"], "p95": COLOURS["queue"]}
+            legend |= {f"{_first(self.measures)} median": COLOURS["mixed"], "p95": COLOURS["compile_graph"]}
         note = f"{len(engines) - MOST_ENGINES} more engines are not drawn" if len(engines) > MOST_ENGINES else ""
         label = "Serving over time. Drag a window, or use the arrow keys; Shift moves its end, Escape shows all."
         return panels_scene(
@@ -144,7 +145,7 @@ class ServingModel:
         counts, edges = np.histogram(np.log10(values), bins=60, range=(low, high))
         bars = {
             "t": "bars",
-            "c": COLOURS["prefill"],
+            "c": COLOURS["mixed"],
             "x0": edges[:-1].tolist(),
             "x1": edges[1:].tolist(),
             "y": counts.tolist(),
@@ -171,9 +172,9 @@ class ServingModel:
             .sort("bin")
             .with_columns(x=low + (pl.col("bin") + 0.5) * width)
         )
-        panel = Panel(f"{LATENCIES[measure]}", float(bins["p95"].max()) * 1.06 or 1.0, written=_seconds)  # type: ignore[arg-type]
+        panel = Panel(f"{LATENCIES[measure]}", float(bins["p95"].max()) * 1.06 or 1.0, 68, written=_seconds)  # type: ignore[arg-type]
         panel.unit = " s"
-        for column, colour, name in (("p50", "prefill", "median"), ("p95", "queue", "p95")):
+        for column, colour, name in (("p50", "mixed", "median"), ("p95", "compile_graph", "p95")):
             panel.line(name, COLOURS[colour], bins["x"].to_list(), bins[column].to_list())
         return panel
 
@@ -228,7 +229,8 @@ class ServingModel:
         return [fact(self._recording, f"{count:,} preemptions", told.select("source_id", "line").head(6).rows())]
 
     def _told(self, rows: pl.DataFrame, measure: str) -> pl.DataFrame:
-        return rows.filter(pl.col("teller") == self._tellers[measure]).drop_nulls(("x", measure))
+        own = (pl.col("teller") == self._tellers[measure]) & pl.col("x").is_not_null() & pl.col(measure).is_not_null()
+        return rows.lazy().filter(own).select("source_id", "line", "x", "name", measure).collect()
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with their place `x` on the timeline, sorted; by line where no row has a time."""

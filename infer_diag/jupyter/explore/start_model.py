@@ -60,7 +60,7 @@ class StartModel:
         return [Fact(", ".join(words)), *(self._part(part) for part in longest if part["duration_s"] > 0)]
 
     def _part(self, row: dict[str, Any]) -> Fact:
-        what = _phase(row["phase"])
+        what = _phase(row["phase"] or "gap")
         if row["phase"] is None:
             sides = f"after {_phase(row['after'] or 'the begin')}, before {_phase(row['before'] or 'the end')}"
             what = f"{'text is missing' if row['reason'] == 'cut' else 'no line says what'} ({sides})"
