@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
 import platform
@@ -21,7 +22,7 @@ from client import Client, Clock, Seen, plan
 from metrics import Scraper
 from scenarios import SCENARIOS, Scenario, Start, by_name
 from server import Server
-from summary import Neutral, client_summary, server_counters
+from summary import Neutral, client_summary, request_table, server_counters
 
 READY_TIMEOUT = 600.0
 NEUTRAL_MODEL = "/models/tiny-llama"
@@ -51,6 +52,14 @@ def vllm_version() -> str:
         except PackageNotFoundError:
             continue
     return "unknown"
+
+
+def keep(path: Path, data: bytes, compact: bool) -> None:
+    """Write a file of the server, compressed without a time stamp where it shall be compact."""
+    if compact:
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(data, mtime=0))
+    else:
+        path.write_bytes(data)
 
 
 class Recording:
@@ -174,10 +183,15 @@ class Recording:
             source = self.work / name
             if source.exists():
                 text = source.read_bytes().decode("utf-8", "surrogateescape")
-                (folder / name).write_bytes(self.neutral(text).encode("utf-8", "surrogateescape"))
+                keep(folder / name, self.neutral(text).encode("utf-8", "surrogateescape"), self.scenario.compact)
         if self.seen:
             lines = "".join(seen.line() + "\n" for seen in self.seen)
             (folder / "client.jsonl").write_text(lines, encoding="utf-8")
+        if self.seen and self.scenario.compact:
+            for name in self.scenario.keeps:
+                own = [seen for seen in self.seen if self.scenario.starts[seen.start].log == name]
+                table = request_table(own, self.clock.epoch)
+                (folder / f"{Path(name).stem}_requests.csv").write_text(table, encoding="utf-8")
         text = json.dumps(self.meta(), indent=1, ensure_ascii=False) + "\n"
         (folder / "meta.json").write_text(text, encoding="utf-8")
 

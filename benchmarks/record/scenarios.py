@@ -65,7 +65,8 @@ class Scenario:
     """A folder of recordings: server arguments, starts, and a sentence on what it shows.
 
     ``keeps`` names the server's files that are published; the metrics are scraped every ``scrape_every`` seconds.
-    ``settle`` quiet seconds lie before each stop, where it is not None.
+    ``settle`` quiet seconds lie before each stop, where it is not None.  With ``compact`` the server's files are
+    compressed, and the client's times are published on the log's clock as well, a table beside each log.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Scenario:
     keeps: tuple[str, ...] = ("server.log", "metrics.prom.txt")
     scrape_every: float = 5.0
     settle: float | None = None
+    compact: bool = False
 
 
 CHAT = Mix(weight=0.6, prompt=(20, 120), output=(20, 100))
@@ -161,6 +163,7 @@ SCENARIOS = (
         keeps=("cold.log", "warm.log"),
         scrape_every=3600.0,
         settle=1.0,
+        compact=True,
     ),
 )
 

@@ -74,6 +74,17 @@ def client_summary(seen: Iterable[Seen]) -> dict:
     }
 
 
+def request_table(seen: Iterable[Seen], epoch: float) -> str:
+    """Return the finished requests as CSV, times in seconds since 1970 as the server's clock has them."""
+    lines = ["start,request_id,arrival_unix_s,first_token_unix_s,last_token_unix_s,prompt_tokens,output_tokens"]
+    for each in seen:
+        if each.first_token_s is not None:
+            times = (each.send_s, each.first_token_s, each.last_token_s)
+            clock = ",".join(f"{epoch + time:.6f}" for time in times)
+            lines.append(f"{each.start},{each.request_id},{clock},{each.prompt_tokens},{each.output_tokens}")
+    return "\n".join(lines) + "\n"
+
+
 def server_counters(scrape: str) -> dict[str, int]:
     """Return the counters of the last scrape under short names."""
     return {name: int(read_counter(scrape, family)) for name, family in COUNTERS.items()}

@@ -32,7 +32,7 @@ class Penalty:
 
 
 def start_requests(recordings: Mapping[str, Recording]) -> dy.DataFrame[StartRequests]:
-    """The requests after each start, by the clock: from its ready line to the first line of the next start.
+    """The requests after each start, by the clock: from its ready line to its shutdown, or the next start's first line.
 
     Frames in: Starts, Requests of recordings whose sources carry dates (requests and log of one server combined).
     Requests without first token, and recordings without dates, are left out. TTFT is first token minus arrival.
@@ -52,7 +52,12 @@ def _of_recording(name: str, recording: Recording) -> pl.DataFrame | None:
     at = pl.lit(begin) + pl.duration(microseconds=(pl.col("arrival_s") * 1e6).round().cast(pl.Int64))
     came = timed.with_columns(at.cast(pl.Datetime("us", "UTC")).alias("at")).sort("at", maintain_order=True)
     starts = recording.starts.drop_nulls("ready_time").sort("ready_time")
-    bounds = starts.select("start_id", "ready_time", pl.col("first_time").shift(-1).alias("until"))
+    gone = recording.incidents.filter(pl.col("kind") == "shutdown").drop_nulls(["time", "start_id"])
+    stopped = gone.group_by("start_id").agg(pl.col("time").max().alias("stopped"))
+    until = pl.min_horizontal("stopped", pl.col("first_time").shift(-1))
+    bounds = starts.join(stopped, on="start_id", how="left", maintain_order="left").select(
+        "start_id", "ready_time", until.alias("until")
+    )
     # Stamps of most logs are cut to the second, so a request may seem to come just before its server was ready.
     bounds = bounds.with_columns((pl.col("ready_time") - pl.duration(seconds=1)).alias("from"))
     served = came.join_asof(bounds.sort("from"), left_on="at", right_on="from", strategy="backward")
