@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from infer_diag.diagnose.evidence import cited
 from infer_diag.diagnose.finding import Finding
+from infer_diag.diagnose.memory_growth import GROWTH_SHARE, growing
 from infer_diag.recording import Recording
 from infer_diag.units import format_bytes
 
-GROWTH_SHARE = 0.05
-"""Growth of less than this share of what the device holds in all is caches filling up and no finding."""
 
+def findings(recording: Recording, devices: pl.DataFrame, trends: pl.DataFrame) -> list[Finding]:
+    """Findings `memory.growth`, `memory.growth_undetermined` and `data.not_identifiable`; none without samples.
 
-def findings(recording: Recording, devices: pl.DataFrame) -> list[Finding]:
-    """Findings `memory.growth_undetermined` and `data.not_identifiable`; none without samples of devices.
-
-    Frame in: `GpuMemory`. Totals grow by caches, pools and leaks alike, so growth alone names no cause; and they never
-    tell fragmentation, because free memory in pieces and in one block is the same total.
+    Frames in: `GpuMemory`, `MemoryGrowth`. A device grows where the interval of its slope excludes 0 and the slope
+    makes up a share of it; where the samples tell no slope, what came on top is told without one. Totals grow by
+    caches, pools and leaks alike, so growth alone names no cause; and they never tell fragmentation, because free
+    memory in pieces and in one block is the same total.
     """
     if devices.is_empty():
         return []
-    grown = [found for row in devices.iter_rows(named=True) if (found := _growth(recording, row)) is not None]
+    grown = []
+    for row in devices.iter_rows(named=True):
+        same = pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in ("source_id", "gpu", "instance"))
+        told = trends.filter(same & (pl.col("measure") == "used_bytes"))
+        evidence, name = _lines(recording, row), f"GPU {row['gpu']}{_part(row)}"
+        sure = growing(told.row(0, named=True), name, _whole(row), evidence) if len(told) else None
+        found = sure if sure is not None else _growth(recording, row)
+        grown += [found] if found is not None else []
     return [*grown, *_untold(recording, devices)]
 
 
-def _growth(recording: Recording, row: dict[str, object]) -> Finding | None:
+def _whole(row: dict[str, Any]) -> float:
+    return float(row["used_bytes"] or 0) + float(row["free_bytes"] or 0)
+
+
+def _part(row: dict[str, Any]) -> str:
+    return f", instance {row['instance']}" if row["instance"] is not None else ""
+
+
+def _growth(recording: Recording, row: dict[str, Any]) -> Finding | None:
     growth, used, free = (row[name] for name in ("growth_bytes", "used_bytes", "free_bytes"))
     if not isinstance(growth, int) or not isinstance(used, int) or used <= 0:
         return None
-    whole = used + free if isinstance(free, int) else used
-    if growth < GROWTH_SHARE * whole:
+    if growth < GROWTH_SHARE * _whole(row):
         return None
-    part = f", instance {row['instance']}" if row["instance"] is not None else ""
+    part = _part(row)
     left = f"; {format_bytes(free)} are free" if isinstance(free, int) else ""
     return Finding(
         id="memory.growth_undetermined",
@@ -81,7 +97,7 @@ def _untold(recording: Recording, devices: pl.DataFrame) -> list[Finding]:
     return found
 
 
-def _lines(recording: Recording, row: dict[str, object]) -> tuple[str, ...]:
+def _lines(recording: Recording, row: dict[str, Any]) -> tuple[str, ...]:
     lines = row["lines"] if isinstance(row["lines"], list) else []
     places = pl.DataFrame({"source_id": [row["source_id"]] * len(lines), "line": lines})
     return cited(recording, places.cast(pl.UInt32))

@@ -11,12 +11,14 @@ import polars as pl
 from infer_diag.attribution.allocator_pool import allocator_pool
 from infer_diag.attribution.gpu_memory import gpu_memory
 from infer_diag.attribution.heap.frames import MemoryWaste
+from infer_diag.attribution.memory_growth import MemoryGrowth, memory_growth
 from infer_diag.attribution.ooms import oom_readings
 from infer_diag.diagnose import failed_allocations
 from infer_diag.diagnose import gpu_memory as devices
 from infer_diag.diagnose.evidence import cited
 from infer_diag.diagnose.finding import Finding
 from infer_diag.diagnose.fragmentation import cache_remedy, last_waste, waste_document
+from infer_diag.diagnose.memory_growth import allocator_findings as memory_growth_findings
 from infer_diag.recording import Recording
 from infer_diag.results import AllocatorPool, GpuMemory, OomReadings
 from infer_diag.units import format_bytes, format_ratio
@@ -51,7 +53,7 @@ _POOL_SIZES = (
 class Memory:
     """What the logs tell of memory: failed allocations, devices, the allocator's pools, and the engine's ledger.
 
-    `waste` splits what the last block maps show as reserved, by device and pool.
+    `waste` splits what the last block maps show as reserved, by device and pool; `growth` tells trends of totals.
     """
 
     ooms: dy.DataFrame[OomReadings]
@@ -59,6 +61,7 @@ class Memory:
     blocks: dy.DataFrame[AllocatorPool]
     components: pl.DataFrame
     waste: dy.DataFrame[MemoryWaste]
+    growth: dy.DataFrame[MemoryGrowth]
 
 
 def observed_memory(recording: Recording) -> Memory | None:
@@ -69,6 +72,7 @@ def observed_memory(recording: Recording) -> Memory | None:
         blocks=allocator_pool(recording),
         components=recording.components.sort("source_id", "line", maintain_order=True),
         waste=last_waste(recording),
+        growth=memory_growth(recording),
     )
     frames = (told.ooms, told.gpus, told.blocks, told.components)
     return None if all(frame.is_empty() for frame in frames) else told
@@ -81,7 +85,8 @@ def findings(recording: Recording, told: Memory | None) -> list[Finding]:
     return [
         *failed_allocations.findings(recording, told.ooms),
         *_reserved_idle(recording, told.blocks, told.waste),
-        *devices.findings(recording, told.gpus),
+        *memory_growth_findings(recording, told.growth),
+        *devices.findings(recording, told.gpus, told.growth),
     ]
 
 

@@ -60,21 +60,24 @@ class Growth:
     never_ratio: float | None = None
 
 
-def growth(spells: Sequence[Spell], *, threshold: float, seed: int = 0) -> Growth:
+def growth(
+    spells: Sequence[Spell], *, threshold: float | None, least_spells: int = LEAST_SPELLS, seed: int = 0
+) -> Growth:
     """The trend of a measure over uptime, by which curve, and when it meets `threshold`.
 
     Spells in, each on its own clock: uptime since the process began, since calendar time would mix restarts. Slope:
     Theil–Sen over pairs of one spell; its interval: least squares on six block means a spell, each spell about its own
     mean. Curve: a + bt or a + b(1 − e^(−t/κ)) by AICc with the effective number of values n(1 − φ)/(1 + φ). Interval of
     the uptime: residuals resampled in blocks of three correlation times, fitted anew. Fewer than three spells, or than
-    ten effective values, are refused.
+    ten effective values, are refused; with a lower `least_spells` what is told holds for these spells and no others.
+    Without a threshold nothing is said of when it is met.
     """
     usable = [spell for spell in spells if len(spell.values) >= 2 * BLOCKS]
-    if len(usable) < LEAST_SPELLS:
+    if len(usable) < max(least_spells, 1):
         return Growth(
             "not_identifiable",
             len(usable),
-            f"growth needs {LEAST_SPELLS} process lives of {2 * BLOCKS} values or more, there are {len(usable)}",
+            f"growth needs {least_spells} process lives of {2 * BLOCKS} values or more, there are {len(usable)}",
             "block maps or inactive_split_bytes over several restarts, with the uptime",
         )
     times = np.concatenate([spell.uptime_s for spell in usable]) / 3600
@@ -95,7 +98,7 @@ def growth(spells: Sequence[Spell], *, threshold: float, seed: int = 0) -> Growt
         reason = f"the values are worth {fit.effective:.1f} independent ones, too few for an interval"
         return replace(told, status="not_identifiable", reason=reason, missing_source="a longer recording")
     told = replace(told, lower_per_h=slope - half, upper_per_h=slope + half)
-    return _with_threshold(told, fit, times, values, ends, threshold, seed)
+    return told if threshold is None else _with_threshold(told, fit, times, values, ends, threshold, seed)
 
 
 @dataclass(frozen=True, eq=False)
