@@ -10,7 +10,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from infer_diag.charts.template import COLOURS, INK, dressed, label, phase_name
-from infer_diag.units import format_bytes, format_ratio, format_s
+from infer_diag.units import format_bytes, format_count, format_ratio, format_s
 
 SEQUENCES = {"stepwise": "one call after the other", "article": "the article's order, on a warm cache"}
 _STATES = ("cold", "warm")
@@ -68,7 +68,11 @@ def read_rates_chart(rates: pl.DataFrame, *, basis: str = "measured", place: str
                 hoverinfo="text",
             )
         )
-    dressed(figure, "Ways of reading a file", f"{basis} on {label(place)} · median and quartiles", height=340)
+    runs = format_count(rates["run_count"].max() if len(rates) else None)  # type: ignore[arg-type]
+    said = (
+        f"{basis} on {label(place)} · median of up to {runs} runs; a line shows quartiles where there are four or more"
+    )
+    dressed(figure, "Ways of reading a file", said, height=340)
     figure.update_xaxes(title_text="bytes per second", tickformat="~s", ticksuffix="B/s", rangemode="tozero")
     figure.update_yaxes(categoryorder="array", categoryarray=names, autorange="reversed")
     return figure
@@ -82,34 +86,36 @@ def load_floors_chart(
     Frame in: `probes.frames.LoadFloors`. `article_s` is the published seconds by name.
     """
     rows = floors.sort("size_bytes").to_dicts()
-    named = [f"{label(row['model'])}<br>{format_bytes(row['size_bytes'])}" for row in rows]
-    figure = go.Figure(
-        go.Bar(
-            name="bytes over the fastest cold rate",
-            orientation="h",
-            x=[row["floor_s"] for row in rows],
-            y=named,
-            marker={"color": COLOURS["ours"]},
-            text=[format_s(row["floor_s"]) for row in rows],
-            textposition="outside",
-            cliponaxis=False,
-            hoverinfo="x+y",
-        )
-    )
-    for dash, (name, seconds) in zip(("dash", "dot", "dashdot"), article_s.items(), strict=False):
+    named = [f"{label(row['model'])}<br>{row['size_bytes'] / 1e9:.3g} GB" for row in rows]
+    figure = go.Figure()
+    for symbol, (name, seconds) in zip(("diamond", "square", "cross"), article_s.items(), strict=False):
         figure.add_trace(
             go.Scatter(
                 name=f"the article's whole start: {label(name)}, {format_s(seconds)}",
                 x=[seconds] * len(named),
                 y=named,
-                mode="lines",
-                line={"color": COLOURS["published"], "width": 3, "dash": dash},
+                mode="markers",
+                marker={"color": COLOURS["published"], "size": 12, "symbol": symbol},
                 hoverinfo="name",
             )
         )
-    dressed(figure, "Reading alone, at the rate of this storage", f"{basis} on {label(place)}", height=330)
+    figure.add_trace(
+        go.Scatter(
+            name="reading alone, at the fastest cold rate",
+            x=[row["floor_s"] for row in rows],
+            y=named,
+            mode="markers+text",
+            marker={"color": COLOURS["ours"], "size": 14},
+            text=[f"  {format_s(row['floor_s'])}" for row in rows],
+            textposition="middle right",
+            cliponaxis=False,
+            hovertext=[f"{format_s(row['floor_s'])} at {format_bytes(row['bytes_per_s'])}/s" for row in rows],
+            hoverinfo="text",
+        )
+    )
+    dressed(figure, "Reading alone, at the rate of this storage", f"{basis} on {label(place)}", height=340)
     figure.update_xaxes(type="log", title_text="seconds, logarithmic", ticksuffix=" s", dtick=1)
-    figure.update_layout(margin={"r": 72})
+    figure.update_layout(margin={"r": 72}, legend={"traceorder": "reversed"})
     return figure
 
 
@@ -138,7 +144,7 @@ def pipeline_phases_chart(phases: pl.DataFrame, *, basis: str, place: str) -> go
             figure.add_trace(bars, row=1, col=column)
     dressed(figure, "A pipeline's start, phase by phase", f"{basis} on {label(place)}", height=440)
     figure.update_annotations(font={"size": 12})
-    figure.update_layout(barmode="group", legend={"traceorder": "normal"})
+    figure.update_layout(barmode="group", legend={"traceorder": "normal"}, margin={"t": 96})
     figure.update_xaxes(ticksuffix=" s", rangemode="tozero", matches="x")
     figure.update_yaxes(categoryorder="array", categoryarray=names, autorange="reversed", showgrid=False)
     return figure

@@ -30,10 +30,10 @@ def context_article_chart(article: pl.DataFrame, *, basis: str, place: str) -> g
                 x=stages,
                 y=article[column].to_list(),
                 marker={"color": COLOURS[colour]},
-                text=["" if seconds is None else format_s(seconds) for seconds in article[column]],
+                texttemplate="%{y:.4~s}s",
                 textposition="outside",
                 cliponaxis=False,
-                hoverinfo="x+name+text",
+                hoverinfo="x+name+y",
             )
         )
     ours = f"ours {basis} on {label(place)}" if len(columns) > 2 else "no figure of ours: no GPU here, no recording"
@@ -168,10 +168,10 @@ def weight_sizes_chart(sizes: pl.DataFrame) -> go.Figure:
                 x=[label(model) for model in rows["model"]],
                 y=rows["size_bytes"].to_list(),
                 marker={"color": colour},
-                text=[format_bytes(size) for size in rows["size_bytes"]],
+                texttemplate="%{y:.3~s}B",
                 textposition="outside",
                 cliponaxis=False,
-                hoverinfo="x+name+text",
+                hoverinfo="x+name+y",
             )
         )
     dressed(figure, "What the weights weigh", "modelled from bits per weight, group scales and zeros", height=380)
@@ -186,7 +186,11 @@ def group_index_chart(layouts: pl.DataFrame) -> go.Figure:
     Frame in: `layout`, `input_id`, `group_id`, `row_count` (the same in every row of a layout).
     """
     figure = go.Figure()
-    for name, colour in zip(layouts["layout"].unique(maintain_order=True), _FORMATS, strict=False):
+    # The most scattered one goes first, or its cloud would hide the others.
+    ordered = layouts.sort("row_count", descending=True, maintain_order=True)
+    for name, colour in zip(
+        ordered["layout"].unique(maintain_order=True), ("#e69f00", "#0072b2", "#009e73"), strict=False
+    ):
         rows = layouts.filter(pl.col("layout") == name)
         figure.add_trace(
             go.Scattergl(

@@ -165,7 +165,7 @@ def _index_claims() -> list[Claim]:
 
 def _size_claims() -> list[Claim]:
     found = {form: size for model, form, size in sizes().iter_rows() if model == "Qwen2-7B"}
-    told = ", ".join(f"{form.replace('_', ' ')} {format_bytes(found[form])}" for form in ("bfloat16", "fp8", "awq"))
+    told = ", ".join(f"{form.replace('_', ' ')} {found[form] / 1e9:.2f} GB" for form in ("bfloat16", "fp8", "awq"))
     return [
         Claim(
             "FP8 starts fastest",

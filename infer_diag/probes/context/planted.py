@@ -13,7 +13,7 @@ CONTEXT_S = 0.1476
 
 
 def planted_pairs(effect_s: float, *, pairs: int = 30, scatter_s: float = 0.005, seed: int = 0) -> pl.DataFrame:
-    """`frames.FlagPairs`, simulated: every start takes `CONTEXT_S` and normal scatter, one with the flag `effect_s` more.
+    """`frames.FlagPairs`, simulated: `CONTEXT_S` with normal scatter for each start, and `effect_s` more with the flag.
 
     `scatter_s` is the standard deviation of one start; the order alternates as the probe's does.
     """

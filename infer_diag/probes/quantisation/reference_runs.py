@@ -21,9 +21,10 @@ Unpack = Callable[[], NDArray[np.float32]]
 
 
 def reference_runs(inputs: int = 512, outputs: int = 1024, count: int = 6, seed: int = 0) -> pl.DataFrame:
-    """`frames.KernelRuns`: seconds of unpacking one random weight `count` times in every format, by numpy.
+    """`frames.KernelRuns`: processor seconds of unpacking one random weight `count` times in every format, by numpy.
 
-    Every launch does the whole work, as every forward pass does; none of them compiles anything.
+    They are those of this thread, so that other work on the machine does not count. Every launch does the whole work,
+    as every forward pass does; none of them compiles anything.
     """
     draws = np.random.default_rng(seed)
     weight = draws.standard_normal((inputs, outputs), dtype=np.float32) * np.float32(0.02)
@@ -31,9 +32,9 @@ def reference_runs(inputs: int = 512, outputs: int = 1024, count: int = 6, seed:
     rows: list[dict[str, Any]] = []
     for name, (unpack, read_bytes) in _formats(weight, order).items():
         for launch in range(1, count + 1):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             written_bytes = unpack().nbytes
-            seconds = time.perf_counter() - begin
+            seconds = time.thread_time() - begin
             rows.append(
                 {
                     "kernel": name,
