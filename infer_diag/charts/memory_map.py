@@ -20,6 +20,8 @@ NAMES = {
     "stuck": "idle beside live blocks",
     "cached": "idle segment, may go back",
 }
+_NAMED = 60
+"""Characters of a requester's end; thousands of them stand in one figure."""
 _EDGE = (len(BRICK_STATES), len(BRICK_STATES) + 1)
 _SEGMENT_GREYS = ("#9aa0a8", "#6f757d")
 _STEPS = len(BRICK_STATES) + 2
@@ -79,7 +81,8 @@ def map_trace(own: pl.DataFrame, *, is_fine: bool) -> go.Heatmap:
     states = own["state"].cast(pl.String).replace_strict(codes, return_dtype=pl.UInt8).to_numpy()
     turns = (own["segment_id"] != own["segment_id"].shift()).fill_null(False).cast(pl.UInt32).cum_sum() % 2
     edges = np.append(own["begin_bytes"].to_numpy(), own["begin_bytes"][-1] + own["size_bytes"][-1]).astype(np.float64)
-    texts = [_hover(row, is_fine=is_fine) for row in own.iter_rows(named=True)]
+    names = {name: label(name[-_NAMED:]) for name in own["requester"].drop_nulls().unique()}
+    texts = [_hover(row, names, is_fine=is_fine) for row in own.iter_rows(named=True)]
     return go.Heatmap(
         x=edges,
         y=[0, 1],
@@ -112,7 +115,7 @@ def _scale() -> list[tuple[float, str]]:
     return [(edge / _STEPS, colour) for place, colour in enumerate(colours) for edge in (place, place + 1)]
 
 
-def _hover(row: dict[str, Any], *, is_fine: bool) -> str:
+def _hover(row: dict[str, Any], names: dict[str, str], *, is_fine: bool) -> str:
     state = NAMES[row["state"]]
     if row["block_count"] > 1:
         text = f"<b>{row['block_count']:,} neighbours, mostly {state}</b><br>{format_bytes(row['size_bytes'])}"
@@ -127,7 +130,8 @@ def _hover(row: dict[str, Any], *, is_fine: bool) -> str:
     named = [f"{row['segment_kind']} segment" if row["segment_kind"] else "segment", f"{row['segment_id']:#x}"]
     named += [f"stream {label(row['stream'])}"] if row["stream"] is not None else []
     named += [f"private pool {label(row['pool'])}"] if row["pool"] is not None else []
-    return f"{text}<br>{' '.join(named)}"
+    asked = f"<br>asked for in {names[row['requester']]}" if row["requester"] is not None else ""
+    return f"{text}<br>{' '.join(named)}{asked}"
 
 
 def slider(bricks: pl.DataFrame, events: list[int], first: int) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class Blocks(Evidence):
     size_bytes = dy.UInt64(max=LARGEST_BYTES)
     requested_bytes = dy.UInt64(nullable=True, description="asked for, before rounding; null where the block is idle")
     state = dy.Enum(("active", "awaiting", "inactive", "free"))
+    requester = dy.String(nullable=True, description="Python frame that asked for a live block: file:line function")
 
 
 class MemoryStats(Evidence):

@@ -194,6 +194,7 @@ def _shaped(both: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame) ->
         "size_bytes",
         pl.when(is_live).then("requested_bytes").alias("requested_bytes"),
         pl.when(is_live).then(pl.lit("active")).otherwise(pl.lit("inactive")).alias("state"),
+        pl.lit(None, pl.String).alias("requester"),
         pl.lit(blocks["source_id"][0] if len(blocks) else 0, pl.UInt32).alias("source_id"),
         pl.lit(0, pl.UInt32).alias("line"),
     )

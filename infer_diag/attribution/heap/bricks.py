@@ -11,9 +11,9 @@ from infer_diag.attribution.heap.maps import event_at, map_rows
 from infer_diag.attribution.heap.trace import HeapTrace
 from infer_diag.recording import Recording
 
-MOST_BRICKS = 10_000
+MOST_BRICKS = 7_500
 """So many of one moment keep a figure of it below 2 MB; maps with fewer blocks are drawn block by block."""
-MOST_IN_FRAMES = 9_000
+MOST_IN_FRAMES = 7_500
 FRAMES = 24
 _SEGMENT = ["source_id", "gpu", "snapshot", "segment_id"]
 
@@ -117,6 +117,7 @@ def _joined(placed: pl.DataFrame) -> pl.DataFrame:
         .cast(pl.Int64)
         .alias("requested_bytes"),
         pl.when(pl.len() == 1).then(pl.col("event").first()).alias("allocated_event_id"),
+        pl.when(pl.len() == 1).then(pl.col("requester").first()).alias("requester"),
     )
     named = joined.with_columns(
         pl.col("most")

@@ -130,3 +130,4 @@ class MapBricks(dy.Schema):
     pool = dy.String(nullable=True)
     stream = dy.String(nullable=True)
     allocated_event_id = dy.Int64(nullable=True, description="event that allocated it; null: before the recording")
+    requester = dy.String(nullable=True, description="Python frame that asked for it, of blocks that live at the end")

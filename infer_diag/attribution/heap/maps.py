@@ -73,10 +73,14 @@ def map_rows(trace: HeapTrace, events: Ints) -> pl.DataFrame:
     event = pl.col("event") - trace.ahead
     lines = trace.lines if trace.event_count else pl.Series([0], dtype=pl.UInt32)
     inside = pl.col("segment_id") >= 0
-    named = rows.join(groups, on="group", how="left", maintain_order="left").with_columns(
-        event.alias("event"),
-        pl.lit(number).gather(pl.col("place")).alias("number"),
-        pl.lit(lines).gather(event.clip(0)).alias("line"),
+    named = (
+        _with_requesters(rows, trace, events)
+        .join(groups, on="group", how="left", maintain_order="left")
+        .with_columns(
+            event.alias("event"),
+            pl.lit(number).gather(pl.col("place")).alias("number"),
+            pl.lit(lines).gather(event.clip(0)).alias("line"),
+        )
     )
     return named.select(
         pl.lit(trace.source_id, pl.UInt32).alias("source_id"),
@@ -93,9 +97,23 @@ def map_rows(trace: HeapTrace, events: Ints) -> pl.DataFrame:
         pl.col("size_bytes").cast(pl.UInt64),
         pl.when((pl.col("state") == 1) & trace.has_requested).then("requested_bytes").cast(pl.UInt64),
         pl.col("state").replace_strict(dict(enumerate(_LIVE)), return_dtype=pl.String).alias("state"),
+        "requester",
         "place",
         pl.when(pl.col("event") >= 0).then("event").alias("event"),
     )
+
+
+def _with_requesters(rows: pl.DataFrame, trace: HeapTrace, events: Ints) -> pl.DataFrame:
+    """Adds who asked for the blocks that live to the end, which alone have a stack in the snapshot.
+
+    A block is the same at two moments where address and allocating event are; the last event has to be among them.
+    """
+    known = trace.final.select(pl.col("address_id").cast(pl.Int64), "requester").drop_nulls()
+    if known.is_empty() or not len(events) or events[-1] != trace.event_count - 1:
+        return rows.with_columns(pl.lit(None, pl.String).alias("requester"))
+    last = rows.filter((pl.col("place") == len(events) - 1) & (pl.col("state") > 0))
+    named = last.join(known, on="address_id").select("address_id", "event", "requester")
+    return rows.join(named, on=["address_id", "event"], how="left", maintain_order="left")
 
 
 def heap_agreement(recording: Recording) -> dy.DataFrame[HeapAgreement]:

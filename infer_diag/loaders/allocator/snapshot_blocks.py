@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from infer_diag import redact
 from infer_diag.loaders.allocator.event_columns import column
 
 _STATES = {
@@ -24,6 +25,9 @@ _SEGMENT: dict[str, type[pl.DataType]] = {
 }
 _BLOCK: dict[str, type[pl.DataType]] = {"address": pl.UInt64, "size": pl.UInt64, "state": pl.String}
 _DEFAULT_POOL = "0,0"
+_MOST_NAMED = 120
+_MOST_FRAMES = 200
+"""The frames of C++ above the first one of Python are a few dozen; beyond this a stack is none."""
 
 
 def snapshot_blocks(segments: list[Any]) -> tuple[pl.DataFrame, list[str]]:
@@ -47,6 +51,7 @@ def snapshot_blocks(segments: list[Any]) -> tuple[pl.DataFrame, list[str]]:
             pl.Series("place", [place for place, _ in inside], pl.UInt64),
             *(column(f"block_{key}", [block.get(key) for _, block in inside], kind) for key, kind in _BLOCK.items()),
             column("requested", [_requested(block) for _, block in inside], pl.UInt64),
+            pl.Series("requester", [_requester(block) for _, block in inside], pl.String),
         ]
     )
     rows = found.join(table, on="place", how="left", maintain_order="left")
@@ -74,6 +79,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
         size.alias("size_bytes"),
         pl.when(state != "inactive").then("requested").alias("requested_bytes"),
         state.alias("state"),
+        pl.when(state != "inactive").then(_named(rows["requester"])).alias("requester"),
     ).drop_nulls(["size_bytes", "state"])
 
 
@@ -113,6 +119,31 @@ def _requested(block: dict[str, Any]) -> Any:
     history = block.get("history")
     last = history[0] if isinstance(history, list) and history else None
     return last.get("real_size") if isinstance(last, dict) else None
+
+
+def _requester(block: dict[str, Any]) -> str | None:
+    """The innermost Python frame of a live block's stack: the last two parts of its file's path, line, function."""
+    if block.get("state") == "inactive":
+        return None
+    history = block.get("history")
+    last = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else block
+    frames = block.get("frames", last.get("frames"))
+    for frame in frames[:_MOST_FRAMES] if isinstance(frames, list) else ():
+        file = frame.get("filename") if isinstance(frame, dict) else None
+        if isinstance(file, str) and file.endswith(".py"):
+            short = "/".join(file.replace("\\", "/").rsplit("/", 2)[-2:])
+            line, function = frame.get("line"), frame.get("name")
+            place = f":{line}" if type(line) is int else ""
+            return f"{short}{place} {function}" if isinstance(function, str) else f"{short}{place}"
+    return None
+
+
+def _named(requesters: pl.Series) -> pl.Expr:
+    """Requesters as they may be shown; few distinct ones stand at many blocks."""
+    told = requesters.unique().drop_nulls().to_list()
+    clean = pl.Series("clean", told, pl.String).to_frame().select(redact.redacted(pl.col("clean").str.slice(0, 400)))
+    shown = dict(zip(told, clean["clean"].str.slice(0, _MOST_NAMED), strict=True))
+    return pl.lit(requesters.replace_strict(shown, default=None, return_dtype=pl.String))
 
 
 def _flag(value: Any) -> bool | None:

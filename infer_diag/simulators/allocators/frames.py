@@ -82,7 +82,8 @@ def blocks_frame(
     )
     idle = pl.col("state") == names[IDLE]
     frame = frame.with_columns(
-        pl.lit(None, pl.String).alias("gpu"), pl.when(~idle).then("requested_bytes").alias("requested_bytes")
+        *(pl.lit(None, pl.String).alias(name) for name in ("gpu", "requester")),
+        pl.when(~idle).then("requested_bytes").alias("requested_bytes")
     )
     return Blocks.validate(frame.select(Blocks.column_names()), cast=True)
 
