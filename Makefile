@@ -17,7 +17,7 @@ define install
 	else $(BIN)/python -m pip install --quiet $(1); fi
 endef
 
-.PHONY: help report lab test lint types floors unit notebooks registry wheel clean
+.PHONY: help report lab test lint types floors unit notebooks bench registry wheel clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ unit: $(VENV)/.test  ## run the tests, those in a browser included
 
 notebooks: $(VENV)/.test  ## run the notebooks and compare the outputs that they quote
 	@$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+
+bench: $(VENV)/.test  ## run every benchmark and write benchmarks/RESULTS.md
+	@$(BIN)/python benchmarks/run_all.py
 
 registry: $(VENV)/.core  ## write the hashes of sample_logs again, after a sample has changed
 	@$(BIN)/python -c 'from pathlib import Path; from infer_diag.samples import registry_of as made; \
