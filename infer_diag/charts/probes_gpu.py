@@ -150,7 +150,7 @@ def launches_chart(runs: pl.DataFrame, *, title: str, basis: str, place: str) ->
         )
     dressed(figure, label(title), f"{basis} on {label(place)}", height=360)
     figure.update_xaxes(title_text="launch", dtick=1 if runs["launch_id"].n_unique() <= 20 else 10)
-    figure.update_yaxes(type="log", title_text="seconds, logarithmic", tickformat="~s", ticksuffix="s", dtick=1)
+    figure.update_yaxes(type="log", title_text="seconds, logarithmic", tickformat="~s", ticksuffix="s", dtick="D2")
     return figure
 
 
@@ -165,18 +165,20 @@ def weight_sizes_chart(sizes: pl.DataFrame) -> go.Figure:
         figure.add_trace(
             go.Bar(
                 name=label(form.replace("_", " ")),
-                x=[label(model) for model in rows["model"]],
-                y=rows["size_bytes"].to_list(),
+                orientation="h",
+                y=[label(model) for model in rows["model"]],
+                x=rows["size_bytes"].to_list(),
                 marker={"color": colour},
-                texttemplate="%{y:.3~s}B",
+                texttemplate=" %{x:.3~s}B",
                 textposition="outside",
                 cliponaxis=False,
-                hoverinfo="x+name+y",
+                hoverinfo="y+name+x",
             )
         )
-    dressed(figure, "What the weights weigh", "modelled from bits per weight, group scales and zeros", height=380)
-    figure.update_layout(barmode="group")
-    figure.update_yaxes(title_text="bytes", tickformat="~s", ticksuffix="B", rangemode="tozero")
+    dressed(figure, "What the weights weigh", "modelled from bits per weight, group scales and zeros", height=430)
+    figure.update_layout(barmode="group", legend={"traceorder": "normal"}, margin={"r": 72})
+    figure.update_xaxes(title_text="bytes", tickformat="~s", ticksuffix="B", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
 
 

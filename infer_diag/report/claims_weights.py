@@ -10,7 +10,6 @@ from infer_diag.probes.obtained import Obtained
 from infer_diag.probes.result import ProbeResult
 from infer_diag.probes.weights.advice import ARTICLE_MODELS, ARTICLE_START_S, resident
 from infer_diag.probes.weights.cache_steps import DONTNEED, ONE_WILLNEED, WILLNEED_STEPS
-from infer_diag.probes.weights.model_files import ORDER
 from infer_diag.report.claims import Claim, Claims
 from infer_diag.units import format_bytes, format_ratio, format_s
 
@@ -72,10 +71,10 @@ def _cache_claims(got: Obtained) -> list[Claim]:
     return [
         Claim(
             "the files of the weights",
-            "model.bin → pytorch_model.bin.index.json → shards",
-            f"{', '.join(ORDER)}: the first that exists",
+            "model.bin → index → shards",
+            "safetensors before bin, a file before its index",
             "recorded",
-            "model.bin is CTranslate2's name. Read-ahead depends on how a file is read, not on its name; safetensors "
+            "model.bin is CTranslate2's name, and a folder with one file has no index. Read-ahead depends on how a file is read, not on its name; safetensors "
             "files are mapped",
             "in transformers 5.19",
         ),

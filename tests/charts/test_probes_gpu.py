@@ -83,7 +83,7 @@ def test_launches_are_drawn_by_kernel_in_their_order() -> None:
 def test_sizes_are_drawn_by_format() -> None:
     sizes = pl.DataFrame({"model": ["a", "b"] * 2, "form": ["fp8", "fp8", "awq", "awq"], "size_bytes": [8.0, 6, 4, 3]})
     drawn = traces(probes_gpu.weight_sizes_chart(sizes))
-    assert {name: trace["y"] for name, trace in drawn.items()} == {"fp8": [8.0, 6.0], "awq": [4.0, 3.0]}
+    assert {name: trace["x"] for name, trace in drawn.items()} == {"fp8": [8.0, 6.0], "awq": [4.0, 3.0]}
 
 
 def test_the_scattered_layout_lies_below_the_orderly_one() -> None:
