@@ -223,6 +223,36 @@ def probe(
         typer.echo(f"not measured: {refused}: {CONTROL.sub('�', reason)}", err=True)
 
 
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  infer-diag watch http://localhost:8000/metrics --every 2s --for 1m\n"
+    "  infer-diag watch server.log gpu --out watched/"
+)
+def watch(
+    targets: Annotated[
+        list[str], typer.Argument(metavar="TARGET...", help="gpu, http://HOST:PORT/metrics, or a log that still grows.")
+    ],
+    every: Annotated[str, typer.Option(metavar="TIME", help="Time between two looks.")] = "2s",
+    for_time: Annotated[str | None, typer.Option("--for", metavar="TIME", help="End after this time.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where what is seen is kept.")] = Path("watched"),
+    tz: Zone = None,
+) -> None:
+    """Watch GPUs, a running engine or a growing log, with findings as they arise; Ctrl-C ends it.
+
+    Exit status: 0 when something was seen, 2 when nothing was.
+    """
+    from infer_diag.units import parse_duration_s
+    from infer_diag.watch import live, target
+    from infer_diag.watch.terminal import follow
+
+    for_s = parse_duration_s(for_time) if for_time is not None else None
+    running = live([target(text) for text in targets], out, every_s=parse_duration_s(every), for_s=for_s, tz=tz)
+    view = follow(running)
+    typer.echo("\n".join(CONTROL.sub("�", line) for line in view.lines))
+    if view.diagnosis is None:
+        raise SystemExit(EXIT_UNREADABLE)
+
+
 def main() -> None:
     """Run the command line; what infer_diag raises on purpose becomes one line on standard error."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
