@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from infer_diag.attribution.serving import Serving
 from infer_diag.attribution.streams import Stream, streams
-from infer_diag.diagnose import bursts, pool, queueing, request_time, step_time
+from infer_diag.diagnose import bursts, padding, pool, queueing, request_time, step_time
 from infer_diag.diagnose.finding import RANK, Finding
 from infer_diag.recording import Recording
 
@@ -26,7 +26,7 @@ EXPLAINS_A_QUEUE = {
 def findings(recording: Recording, serving: Serving | None) -> list[Finding]:
     """Findings with ids `batching.*`, the most specific first; none where nothing was served.
 
-    `batching.padding` is never found: no log line tells padded from real tokens.
+    `batching.padding` is found only of engines that batch whole requests: no line tells padded from real tokens.
     """
     if serving is None:
         return []
@@ -46,6 +46,7 @@ def _of_the_whole(recording: Recording, serving: Serving) -> list[Finding]:
         pool.no_room,
         pool.preemption,
         pool.recomputation,
+        padding.padded,
         step_time.prefill_starves_decode,
         step_time.prefill_bound_steps,
         request_time.queue_of_requests,

@@ -46,6 +46,7 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     batching.add_argument(
         "--what-if", metavar="CHANGES", help="predict with other settings: max_num_seqs=512,scheduler=orca"
     )
+    batching.add_argument("--losses", action="store_true", help="where the engines' time went, part by part")
     memory = verb("memory", verbs.memory_verb, verbs.memory_code)
     _recording(memory, session)
     memory.add_argument("--at", metavar="TIME", help="moment of the block map, such as 12.5s (the last one)")

@@ -16,6 +16,7 @@ from infer_diag.diagnose.finding import Finding
 from infer_diag.diagnose.starts_together import together_lines
 from infer_diag.diagnose.summary import overview
 from infer_diag.errors import UnknownNameError
+from infer_diag.jupyter.losses_panel import loss_lines
 from infer_diag.jupyter.panel import Panel
 from infer_diag.units import format_count, format_ratio, format_s
 
@@ -62,7 +63,7 @@ def cold_start_panel(diagnosis: Diagnosis, start: str | None = None) -> Panel:
 
 
 def batching_panel(diagnosis: Diagnosis) -> Panel:
-    """Serving over time: token rates, queue, KV use and the time of the steps.
+    """Serving over time: token rates, queue, KV use, the time of the steps, and what most engine time was lost to.
 
     Logs without serving give a panel that says so and has no figure.
     """
@@ -78,7 +79,7 @@ def batching_panel(diagnosis: Diagnosis) -> Panel:
         sources=recording.sources,
         dated=any(source.dated for source in recording.sources),
     )
-    lines = [_measure(row) for row in served.samples.iter_rows(named=True)]
+    lines = [_measure(row) for row in served.samples.iter_rows(named=True)] + loss_lines(recording)
     drawn = figure if len(told.samples) or len(told.bins) else None
     return Panel("Serving", _gravest(diagnosis, "batching."), tuple(lines), served.samples, drawn)
 

@@ -10,6 +10,7 @@ import polars as pl
 from infer_diag import samples
 from infer_diag.errors import DiagError
 from infer_diag.jupyter.completion import verbs_of
+from infer_diag.jupyter.losses_panel import losses_panel
 from infer_diag.jupyter.memory_panel import memory_panel
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.panels import batching_panel, cold_start_panel, summary_panel
@@ -114,6 +115,8 @@ def batching_verb(session: Session, options: argparse.Namespace) -> Panel:
                 f"a prediction needs {error.name}", hint="pip install 'infer-diag[sim]' brings it"
             ) from error
         return what_if_panel(loaded.recording, options.what_if)
+    if options.losses:
+        return losses_panel(loaded.recording)
     return batching_panel(loaded.diagnosis)
 
 
@@ -123,6 +126,10 @@ def batching_code(session: Session, options: argparse.Namespace) -> str:
         loaded = session.get(options.recording)
         imports = f"{_IMPORT}\nfrom infer_diag.jupyter.what_if_panel import what_if_panel"
         return f"{imports}\n{loaded.code}\nwhat_if_panel(recording, {options.what_if!r})"
+    if options.losses:
+        loaded = session.get(options.recording)
+        imports = f"{_IMPORT}\nfrom infer_diag.jupyter.losses_panel import losses_panel"
+        return f"{imports}\n{loaded.code}\nlosses_panel(recording)"
     return _panel_code(session, options, "batching_panel", "")
 
 

@@ -1,0 +1,144 @@
+"""Where the engines' time went, as one bar that adds up, and what other token budgets would have saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+from infer_diag.charts.template import COLOURS, INK, dressed, label
+from infer_diag.units import format_count, format_ratio, format_s
+
+LOSS_COLOURS = {
+    "idle": COLOURS["idle"],
+    "host_stall": "#8e5bb0",
+    "idle_or_host": "#a9a3b8",
+    "prefill": COLOURS["prefill"],
+    "prefill_interference": COLOURS["mixed"],
+    "recompute": "#b84f00",
+    "padding": "#ddcc77",
+    "kv_limited": "#d55e00",
+    "underfill": "#88ccee",
+    "decode": COLOURS["decode"],
+    "residual": "#5f6570",
+}
+"""One colour per part."""
+
+
+def loss_bars(parts: pl.DataFrame, basis: str = "") -> go.Figure:
+    """One bar per part of the engines' time, in order, each beginning where the one above ends, with its interval.
+
+    Frame in: LossParts. A part that the log cannot tell has no length and says so; waiting requests are no engine time
+    and have no bar.
+    """
+    rows = [row for row in parts.iter_rows(named=True) if row["adds_up"]]
+    begins, at = [], 0.0
+    for row in rows:
+        begins.append(at)
+        at += row["engine_s"] or 0.0
+    names = [_name(row["part"]) for row in rows]
+    figure = go.Figure(
+        go.Bar(
+            x=[row["engine_s"] or 0.0 for row in rows],
+            base=begins,
+            y=names,
+            orientation="h",
+            marker={"color": [LOSS_COLOURS[row["part"]] for row in rows]},
+            error_x=_whiskers(rows),
+            hovertext=[_hover(row) for row in rows],
+            hoverinfo="text",
+            showlegend=False,
+        )
+    )
+    for name, begin, row in zip(names, begins, rows, strict=True):
+        figure.add_annotation(
+            x=max(begin + (row["engine_s"] or 0.0), (row["high_s"] and begin + row["high_s"]) or 0.0),
+            y=name,
+            text=_note(row),
+            showarrow=False,
+            xanchor="left",
+            xshift=6,
+            font={"color": INK, "size": 12},
+        )
+    subtitle = label(f"seconds of all engines; whiskers are intervals or bounds · {basis}" if basis else "seconds")
+    dressed(figure, "Where the engines' time went", subtitle, height=150 + 30 * max(len(rows), 1))
+    figure.update_layout(margin={"r": 150})
+    figure.update_xaxes(title_text="engine time", ticksuffix=" s", rangemode="tozero")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return figure
+
+
+def budget_bars(budgets: pl.DataFrame) -> go.Figure:
+    """Seconds that decode waits behind prefill by the token budget of a step, with the longest pause as marks.
+
+    Frame in: TokenBudgets.
+    """
+    rows = list(budgets.iter_rows(named=True))
+    names = [f"{row['max_batch_tokens']:,}{' (now)' if row['now'] else ''}" for row in rows]
+    figure = go.Figure(
+        go.Bar(
+            name="decode waits behind prefill",
+            x=names,
+            y=[row["stalled_s"] for row in rows],
+            marker={"color": [INK if row["now"] else COLOURS["mixed"] for row in rows]},
+            error_y={
+                "type": "data",
+                "array": [_reach(row, "low_s") for row in rows],
+                "arrayminus": [_reach(row, "high_s") for row in rows],
+                "color": INK,
+                "thickness": 1.5,
+            },
+            hovertext=[_budget(row) for row in rows],
+            hoverinfo="text",
+        )
+    )
+    subtitle = "modelled from the log's own steps; whiskers are 95 % intervals"
+    dressed(figure, "Decode behind prefill by token budget", subtitle, height=360)
+    figure.update_xaxes(title_text="max_num_batched_tokens", type="category")
+    figure.update_yaxes(title_text="seconds", rangemode="tozero")
+    return figure
+
+
+def _name(part: str) -> str:
+    return part.replace("_", " ").replace("kv", "KV")
+
+
+def _note(row: dict[str, Any]) -> str:
+    if row["engine_s"] is None:
+        return "not identifiable"
+    share = "" if row["share_ratio"] is None else f" ({format_ratio(round(row['share_ratio'], 4))})"
+    return f"{format_s(round(row['engine_s'], 2))}{share}"
+
+
+def _hover(row: dict[str, Any]) -> str:
+    ends = "" if row["low_s"] is None or row["high_s"] is None else f"<br>{_ends(row['low_s'], row['high_s'])}"
+    status = row["status"].replace("_", " ")
+    return f"<b>{_name(row['part'])}</b> · {status}<br>{_note(row)}{ends}<br>{label(row['basis'])}"
+
+
+def _ends(low: float, high: float) -> str:
+    return f"{format_s(round(low, 2))} to {format_s(round(high, 2))}"
+
+
+def _whiskers(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    over = [max(0.0, row["high_s"] - row["engine_s"]) if _known(row) else 0.0 for row in rows]
+    under = [max(0.0, row["engine_s"] - row["low_s"]) if _known(row) else 0.0 for row in rows]
+    return {"type": "data", "symmetric": False, "array": over, "arrayminus": under, "color": INK, "thickness": 1.5}
+
+
+def _known(row: dict[str, Any]) -> bool:
+    return None not in (row["engine_s"], row["low_s"], row["high_s"])
+
+
+def _reach(row: dict[str, Any], end: str) -> float:
+    return 0.0 if row[end] is None else abs(row["saved_s"] - row[end])
+
+
+def _budget(row: dict[str, Any]) -> str:
+    ends = "" if row["low_s"] is None else f" ({format_s(row['low_s'])} to {format_s(row['high_s'])})"
+    return (
+        f"<b>{row['max_batch_tokens']:,} tokens a step</b><br>decode waits {format_s(row['stalled_s'])}"
+        f"<br>saves {format_s(row['saved_s'])}{ends}<br>longest pause {format_s(row['longest_pause_s'])}"
+        f"<br>{format_count(row['step_count'])} steps with both"
+    )
