@@ -11,6 +11,9 @@ import polars as pl
 
 from infer_diag import schema
 
+SIMULATED = "simulated:"
+"""How a source's note begins that no real system wrote what stands in it."""
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -55,6 +58,11 @@ class Source:
     doubts: tuple[str, ...] = ()
     places: tuple[int, ...] | None = field(default=None, repr=False)
     parts: tuple[tuple[str, int, int], ...] = field(default=(), repr=False)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether nothing of it was recorded."""
+        return any(note.startswith(SIMULATED) for note in self.notes)
 
     @property
     def dated(self) -> bool:

@@ -108,7 +108,7 @@ def _usable(row: Row) -> str:
     low, high = format_bytes(row["usable_idle_lower_bytes"]), format_bytes(row["usable_idle_upper_bytes"])
     size = low if low == high else f"{low} to {high}"
     idle = row["reserved_unallocated_bytes"]
-    whole = f" of {format_bytes(idle)} in all" if idle is not None else ""
+    whole = f" of {format_bytes(idle)} in all" if idle is not None and low != format_bytes(idle) else ""
     return f"{size}{whole} lay idle in {row['usable_segments']}"
 
 

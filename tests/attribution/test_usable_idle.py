@@ -64,7 +64,7 @@ def test_holes_of_the_large_pool_serve_one() -> None:
     assert heap.malloc(3 * MIB) is None
     found = finding_of(heap.recording())
     assert (found.id, found.status) == ("memory.fragmentation", "measured")
-    assert "20 MiB of 20 MiB in all lay idle in large segments of stream 0" in found.sentence
+    assert "20 MiB lay idle in large segments of stream 0" in found.sentence
 
 
 @pytest.mark.parametrize(("stream", "pool"), [("7", None), ("0", "1,0")])

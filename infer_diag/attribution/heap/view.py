@@ -20,7 +20,8 @@ from infer_diag.recording import Recording
 class HeapView:
     """Bricks of the heap that holds the most, its curves, and the event at which it is looked at (null: the last).
 
-    X
+    `status` is `simulated` where the source says that nothing of it was recorded. `missing` says what is not shown and
+    why, `doubt` what of the events does not fit together or with the snapshot; both are empty where there is nothing.
     """
 
     bricks: dy.DataFrame[MapBricks]
@@ -51,7 +52,7 @@ def heap_view(recording: Recording, *, at_s: float | None = None) -> HeapView | 
     curves = [trace_curves(trace) for trace in traces]
     place = max(range(len(traces)), key=lambda each: _held(curves[each]))
     trace = traces[place]
-    status = "simulated" if recording.sources[trace.source_id].engine == "simulator" else "recorded"
+    status = "simulated" if recording.sources[trace.source_id].is_simulated else "recorded"
     event = None if at_s is None else event_at(trace, at_s=at_s)
     return HeapView(
         trace_bricks(trace, event=event) if trace.has_blocks else MapBricks.create_empty(),

@@ -11,7 +11,8 @@ from infer_diag.loaders.conformed import CLAIMED, recorded
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.loader import Loader, Options
 from infer_diag.loaders.sniff import Signature
-from infer_diag.recording import Clock, Recording
+from infer_diag.recording import SIMULATED, Clock, Recording
+from infer_diag.redact import redact
 
 
 def load(file: LogFile, *, options: Options) -> Recording:
@@ -35,6 +36,8 @@ def load(file: LogFile, *, options: Options) -> Recording:
         frames |= {"allocator_events": pl.concat(found), "ooms": pl.concat(failed, how="diagonal_relaxed")}
     events = frames.get("allocator_events", pl.DataFrame(schema={"time": pl.Datetime("us", "UTC")}))
     notes = [f"events of kinds that no rule knows: {', '.join(sorted(unknown))[:120]!r}"] if unknown else []
+    if snapshot.simulated_by is not None:
+        notes.insert(0, f"{SIMULATED} {redact(snapshot.simulated_by[:200])}")
     if damaged:
         doubts = [*doubts, f"{damaged:,} events are none and are left out"]
     dated = not events["time"].drop_nulls().is_empty()

@@ -28,11 +28,15 @@ _LOOKED_BACK = 256
 
 
 class Snapshot:
-    """`segments` as the recorder wrote them, and the events of each device."""
+    """`segments` as the recorder wrote them, and the events of each device.
 
-    def __init__(self, segments: list[Any], events: dict[int, EventColumns]) -> None:
+    `simulated_by`: what made them where no allocator did; null for a recorded snapshot.
+    """
+
+    def __init__(self, segments: list[Any], events: dict[int, EventColumns], simulated_by: str | None = None) -> None:
         self.segments = segments
         self.events = events
+        self.simulated_by = simulated_by
 
 
 def read_snapshot(file: LogFile, options: Options) -> Snapshot:
@@ -58,7 +62,8 @@ def read_snapshot(file: LogFile, options: Options) -> Snapshot:
             trace = columns
         if isinstance(trace, EventColumns):
             events[device] = trace
-    return Snapshot(segments, events)
+    made = data.get("simulated_by") if isinstance(data, dict) else None
+    return Snapshot(segments, events, made if isinstance(made, str) else None)
 
 
 def _parts(data: Any) -> tuple[list[Any] | None, list[Any]]:
