@@ -189,6 +189,32 @@ class KernelRuns(dy.Schema):
     bytes_per_s = dy.Float64(min=0)
 
 
+class KvLayoutRuns(dy.Schema):
+    """One row per launch of a kernel that reads a KV cache in a layout, or of a copy on the same device."""
+
+    layout = dy.String()
+    launch_id = dy.UInt32()
+    duration_s = dy.Float64(min=0)
+    moved_bytes = dy.UInt64(description="read, and of a copy written too")
+    bytes_per_s = dy.Float64(min=0)
+    blocks_per_sm_count = dy.UInt32(nullable=True, description="thread blocks that an SM holds, by the driver")
+    register_count = dy.UInt32(nullable=True, description="of a thread")
+
+
+class KvLayoutRates(dy.Schema):
+    """One row per layout and for the copy: median and quartiles over the launches."""
+
+    layout = dy.String(primary_key=True)
+    launch_count = dy.UInt32()
+    p50_bytes_per_s = dy.Float64(min=0)
+    q1_bytes_per_s = dy.Float64(nullable=True, min=0)
+    q3_bytes_per_s = dy.Float64(nullable=True, min=0)
+    of_copy_ratio = dy.Float64(min=0, description="of what the copy moves; a kernel that only reads may exceed 1")
+    is_wide = dy.Bool(nullable=True, description="interquartile range above 30 % of the median")
+    blocks_per_sm_count = dy.UInt32(nullable=True)
+    register_count = dy.UInt32(nullable=True)
+
+
 class PipelinePhases(dy.Schema):
     """One row per start and phase of a traced pipeline; seconds count from the launch of its process."""
 
@@ -230,6 +256,8 @@ FRAMES: dict[str, type[dy.Schema]] = {
     "graph_stats": GraphStats,
     "capture_checks": CaptureChecks,
     "kernel_runs": KernelRuns,
+    "kv_layout_runs": KvLayoutRuns,
+    "kv_layout_rates": KvLayoutRates,
     "pipeline_phases": PipelinePhases,
     "import_times": ImportTimes,
 }

@@ -82,6 +82,13 @@ PROBES = {
             limit_s=60,
         ),
         Probe(
+            "kv_layout",
+            "five layouts of a KV cache read by kernels, beside a copy on the same device",
+            "infer_diag.probes.kv_layout.probe",
+            needs_gpu=True,
+            limit_s=30,
+        ),
+        Probe(
             "pipeline",
             "one start of a Hugging Face pipeline in a fresh process: imports, build, weights, tokens; needs --model",
             "infer_diag.probes.pipeline.probe",

@@ -23,6 +23,7 @@ from infer_diag.simulators.kv_layout import (
     l2_trace,
     layout_reads,
     most_hits_ratio,
+    occupancies,
     occupancy,
     run_bytes,
     shared_array_bytes,
@@ -162,6 +163,14 @@ def test_occupancy_by_hand() -> None:
     assert occupancy(h100, threads=32, registers=32).limited_by == "blocks"
     with pytest.raises(DiagError, match="1 to 1024 threads"):
         occupancy(h100, threads=2048, registers=32)
+
+
+def test_more_of_anything_never_raises_the_occupancy() -> None:
+    rows = occupancies(SMS["H100"])
+    for column, other in (("register_count", "shared_bytes"), ("shared_bytes", "register_count")):
+        for _, part in rows.sort(column).group_by(other):
+            assert (np.diff(part["occupancy_ratio"].to_numpy()) <= 0).all()
+    assert rows["occupancy_ratio"].max() == 1 and rows["occupancy_ratio"].min() > 0
 
 
 def test_the_articles_shared_array_fits_no_block() -> None:

@@ -1,6 +1,6 @@
 """The size of a batch as a control problem: one server, one queue, a controller, and what no controller can do."""
 
-from infer_diag.simulators.batch_control.comparison import ORACLE, compare, run_oracle, steps, summary
+from infer_diag.simulators.batch_control.comparison import ORACLE, compare, plant_rates, run_oracle, steps, summary
 from infer_diag.simulators.batch_control.controllers import POLICIES, Policy, article_batch, corrected_batch
 from infer_diag.simulators.batch_control.plant import Plant, affine, article_plant, of_step_time
 from infer_diag.simulators.batch_control.scenarios import Scenario, gamma, poisson, replayed, step
@@ -20,6 +20,7 @@ __all__ = [
     "corrected_batch",
     "gamma",
     "of_step_time",
+    "plant_rates",
     "poisson",
     "replayed",
     "run_oracle",

@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from infer_diag.errors import DiagError
 from infer_diag.simulators.batch_control.bound import most_in_slo, most_served
 from infer_diag.simulators.batch_control.controllers import POLICIES, Policy, fixed_limit, table_limit
-from infer_diag.simulators.batch_control.frames import ControlRuns, ControlSteps, ControlSummary
+from infer_diag.simulators.batch_control.frames import ControlRuns, ControlSteps, ControlSummary, PlantRates
 from infer_diag.simulators.batch_control.plant import Plant
 from infer_diag.simulators.batch_control.scenarios import Floats, Scenario
 from infer_diag.simulators.batch_control.server import Run, run_policy
@@ -78,6 +78,16 @@ def compare(
             for name, run in runs.items():
                 rows.append({**_row(run, scenario), **limits, "policy": name, "seed_id": seed})
     return ControlRuns.validate(pl.DataFrame(rows, schema=ControlRuns.create_empty().schema), cast=True)
+
+
+def plant_rates(plant: Plant) -> pl.DataFrame:
+    """`frames.PlantRates` of a plant."""
+    columns = {
+        "batch_count": np.arange(1, plant.limit_count + 1),
+        "duration_s": plant.seconds[1:],
+        "served_per_s": plant.rates_per_s(),
+    }
+    return PlantRates.validate(pl.DataFrame(columns), cast=True)
 
 
 def steps(scenario: Scenario, plant: Plant, policy: Policy, *, slo_s: float = 1.0, seed: int = 0) -> pl.DataFrame:

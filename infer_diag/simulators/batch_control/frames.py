@@ -5,6 +5,14 @@ from __future__ import annotations
 import dataframely as dy
 
 
+class PlantRates(dy.Schema):
+    """One row per size of a batch: how long it takes, and what a server that always fills it serves. Modelled."""
+
+    batch_count = dy.UInt32(primary_key=True)
+    duration_s = dy.Float64(min=0)
+    served_per_s = dy.Float64(min=0)
+
+
 class ControlRuns(dy.Schema):
     """One row per scenario, policy and seed. Simulated; the bounds are modelled.
 

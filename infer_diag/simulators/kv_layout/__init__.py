@@ -2,7 +2,7 @@
 
 from infer_diag.simulators.kv_layout.bank_conflicts import conflict_degree, tile_reads
 from infer_diag.simulators.kv_layout.coalescing import READERS, run_bytes, touched, warp_reads
-from infer_diag.simulators.kv_layout.comparison import bank_conflicts, l2_hits, layout_reads, width_reads
+from infer_diag.simulators.kv_layout.comparison import bank_conflicts, l2_hits, layout_reads, occupancies, width_reads
 from infer_diag.simulators.kv_layout.l2 import ORDERS, l2_trace, most_hits_ratio
 from infer_diag.simulators.kv_layout.occupancy import SMS, occupancy, shared_array_bytes, tokens_that_fit
 from infer_diag.simulators.kv_layout.shape import LAYOUTS, KvShape, addresses
@@ -20,6 +20,7 @@ __all__ = [
     "l2_trace",
     "layout_reads",
     "most_hits_ratio",
+    "occupancies",
     "occupancy",
     "run_bytes",
     "shared_array_bytes",

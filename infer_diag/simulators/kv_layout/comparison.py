@@ -11,8 +11,9 @@ import polars as pl
 from infer_diag.errors import DiagError
 from infer_diag.simulators.kv_layout.bank_conflicts import ACCESSES, ARRANGEMENTS, conflict_degree, tile_reads
 from infer_diag.simulators.kv_layout.coalescing import LINE_BYTES, READERS, run_bytes, touched, warp_reads
-from infer_diag.simulators.kv_layout.frames import BankConflicts, L2Hits, LayoutReads, WidthReads
+from infer_diag.simulators.kv_layout.frames import BankConflicts, L2Hits, LayoutReads, Occupancies, WidthReads
 from infer_diag.simulators.kv_layout.l2 import ORDERS, Order, l2_trace, line_streams, most_hits_ratio
+from infer_diag.simulators.kv_layout.occupancy import KIB, Sm, occupancy
 from infer_diag.simulators.kv_layout.shape import LAYOUTS, KvShape, Layout, Tensor
 
 _WIDTHS = (16, 8, 4, 2)
@@ -104,6 +105,23 @@ def l2_hits(
                 }
             )
     return _framed(L2Hits, rows)
+
+
+def occupancies(
+    sm: Sm,
+    *,
+    threads: int = 128,
+    registers: Sequence[int] = (32, 40, 48, 64, 80, 96, 128, 168, 255),
+    shared_kib: Sequence[int] = (0, 8, 16, 32, 48, 64, 96, 128, 163, 227),
+) -> pl.DataFrame:
+    """`frames.Occupancies`: blocks and warps on an SM by registers and shared memory, whatever layout a kernel reads."""
+    rows = []
+    for register in registers:
+        for size in shared_kib:
+            found = occupancy(sm, threads=threads, registers=register, shared_bytes=size * KIB)
+            told = {"sm": sm.name, "thread_count": threads, "register_count": register, "shared_bytes": size * KIB}
+            rows.append(told | vars(found))
+    return _framed(Occupancies, rows)
 
 
 def _is_unsplit(layout: str, head_dim: int) -> bool:

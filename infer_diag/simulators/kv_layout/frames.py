@@ -49,3 +49,15 @@ class L2Hits(dy.Schema):
     memory_bytes = dy.UInt64(description="that came from device memory")
     hit_ratio = dy.Float64(min=0, max=1)
     most_hits_ratio = dy.Float64(min=0, max=1, description="1 − 1/g")
+
+
+class Occupancies(dy.Schema):
+    """One row per registers of a thread and shared memory of a block: what an SM holds. Modelled."""
+
+    sm = dy.String()
+    thread_count = dy.UInt32()
+    register_count = dy.UInt32(description="of a thread")
+    shared_bytes = dy.UInt64(description="of a block")
+    block_count = dy.UInt32()
+    occupancy_ratio = dy.Float64(min=0, max=1)
+    limited_by = dy.String()
