@@ -33,7 +33,7 @@ def put_notebook(lab: str, name: str, *cells: str) -> str:
     root = f"{parts.scheme}://{parts.netloc}"
     asked = Request(f"{root}/api/contents/{name}", body, {"Authorization": f"token {token}"}, method="PUT")
     with _direct.open(asked, timeout=30):
-        return f"{root}/lab/tree/{name}?token={token}"
+        return f"{root}/lab/workspaces/{name.partition('.')[0]}/tree/{name}?token={token}&reset"
 
 
 def open_notebook(browser: Browser, address: str, *, dark: bool = False, width: int = 900) -> Page:

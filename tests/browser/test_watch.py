@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.live_pages import (
     ARTEFACTS,
+    CELLS,
     WAIT_MS,
     cells_of,
     errors_in,
@@ -23,6 +25,7 @@ from tests.browser.live_pages import (
 )
 
 WATCH = ".infer-diag-watch"
+SEVERAL = re.compile(r"\b[1-9]\d+ scrapes")
 
 pytestmark = pytest.mark.browser
 
@@ -74,7 +77,7 @@ def test_a_watch_lives_and_ends_by_its_button(browser: Browser, lab: str, engine
     run_all(page)
     head = page.locator(f"{WATCH} .widget-label", has_text="live: ").first
     expect(page.locator(f"{WATCH} .infer-diag-svg path").first).to_be_attached(timeout=WAIT_MS)
-    expect(page.locator(f"{WATCH} .widget-label", has_text="8 scrapes")).to_be_visible(timeout=WAIT_MS)
+    expect(page.locator(f"{WATCH} .widget-label", has_text=SEVERAL)).to_be_visible(timeout=WAIT_MS)
     # The kernel is free while it watches.
     assert any("2" in str(output) for cell in cells_of(page) for output in cell["outputs"])
     expect(page.locator(f"{WATCH} select option").first).to_be_attached()
@@ -100,8 +103,7 @@ def test_a_watch_of_a_stated_time_is_waited_for(browser: Browser, lab: str, engi
     address = put_notebook(lab, "timed.ipynb", "%load_ext infer_diag", begin, "%diag batching timed")
     page = open_notebook(browser, address)
     run_all(page)
-    done = "() => [...jupyterapp.shell.currentWidget.content.model.cells].every(c => c.executionCount !== null)"
-    page.wait_for_function(done, timeout=WAIT_MS)
+    page.wait_for_function(f"() => {CELLS}.every(cell => cell.execution_count !== null)", timeout=WAIT_MS)
     assert not errors_in(page)
     text = json.dumps(cells_of(page)[1]["outputs"])
     assert "watched as timed" in text
@@ -114,7 +116,7 @@ def test_a_watch_of_a_stated_time_is_interrupted(browser: Browser, lab: str, eng
     address = put_notebook(lab, "interrupted.ipynb", "%load_ext infer_diag", begin, "%diag batching broken_off")
     page = open_notebook(browser, address)
     run_all(page)
-    expect(page.locator(f"{WATCH} .widget-label", has_text="3 scrapes")).to_be_visible(timeout=WAIT_MS)
+    expect(page.locator(f"{WATCH} .widget-label", has_text=SEVERAL)).to_be_visible(timeout=WAIT_MS)
     page.evaluate("jupyterapp.commands.execute('notebook:interrupt-kernel')")
     expect(page.locator(f"{WATCH} .widget-label", has_text="ended: interrupted")).to_be_visible(timeout=WAIT_MS)
     assert not errors_in(page)
