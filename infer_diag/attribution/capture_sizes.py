@@ -89,6 +89,15 @@ def vllm_sizes(largest: int = VLLM_LARGEST) -> tuple[int, ...]:
     return tuple(size for size in steps if size <= largest)
 
 
+def vllm_sizes_for(deployments: pl.DataFrame) -> tuple[int, ...]:
+    """vLLM's default list under the sequence limit that the log states last; the list up to 512 where it states none.
+
+    Frame in: Deployments. The list ends at 2 · `max_num_seqs`, at most 512.
+    """
+    told = deployments["max_running_count"].drop_nulls()
+    return vllm_sizes(min(2 * int(told[-1]), VLLM_LARGEST) if len(told) else VLLM_LARGEST)
+
+
 def capture_plan(
     batches: pl.DataFrame,
     sizes: Iterable[int],

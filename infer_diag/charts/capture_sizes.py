@@ -28,6 +28,40 @@ def capture_chart(frontier: pl.DataFrame, references: pl.DataFrame) -> go.Figure
     return figure
 
 
+def floors_chart(floors: pl.DataFrame) -> go.Figure:
+    """The least time of a decode step by model and GPU, with the published step of each batch as a dotted line.
+
+    Columns in: `model, gpu, batch_count, context_tokens, floor_s, article_s`.
+    """
+    figure = go.Figure()
+    colours = (COLOURS["idle"], COLOURS["decode"], COLOURS["graph_capture"])
+    for gpu, colour in zip(floors["gpu"].unique(maintain_order=True), colours, strict=False):
+        rows = floors.filter(pl.col("gpu") == gpu).to_dicts()
+        figure.add_trace(
+            go.Bar(
+                name=label(gpu),
+                x=[
+                    [f"batch {row['batch_count']} × {row['context_tokens']}" for row in rows],
+                    [row["model"] for row in rows],
+                ],
+                y=[row["floor_s"] for row in rows],
+                marker={"color": colour},
+                text=[format_s(row["floor_s"]) for row in rows],
+            )
+        )
+    rows = floors.unique("batch_count", keep="first", maintain_order=True).to_dicts()
+    for row in rows:
+        figure.add_hline(
+            y=row["article_s"],
+            line={"dash": "dot", "color": COLOURS["failure"]},
+            annotation_text=f"the article, batch {row['batch_count']}: {format_s(row['article_s'])}",
+        )
+    dressed(figure, "What a step cannot be faster than", "weights and KV cache read once · bounded", height=440)
+    figure.update_layout(barmode="group", legend={"traceorder": "normal"})
+    figure.update_yaxes(title_text="step", tickformat="~s", ticksuffix="s", rangemode="tozero")
+    return figure
+
+
 def _trace(name: str, plans: pl.DataFrame, mode: str, colour: str) -> go.Scatter:
     rows = plans.to_dicts()
     return go.Scatter(

@@ -24,6 +24,7 @@ from infer_diag.attribution.capture_sizes import (
     designed,
     padded_token_s,
     vllm_sizes,
+    vllm_sizes_for,
 )
 from infer_diag.errors import DiagError
 from infer_diag.recording import Recording
@@ -107,6 +108,10 @@ def test_vllms_lists() -> None:
     assert len(vllm_sizes(512)) == 51
     assert len(vllm_sizes(1024)) == 83
     assert vllm_sizes(3) == (1, 2)
+    told = pl.DataFrame({"max_running_count": [None, 8, None]}, schema={"max_running_count": pl.UInt32})
+    assert vllm_sizes_for(told) == (1, 2, 4, 8, 16)
+    assert vllm_sizes_for(told.head(1)) == vllm_sizes(512)
+    assert vllm_sizes_for(told.with_columns(max_running_count=1024)) == vllm_sizes(512)
 
 
 def test_a_budget_is_held_and_needs_bytes() -> None:
