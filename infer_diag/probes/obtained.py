@@ -48,8 +48,10 @@ def obtained(
         with tempfile.TemporaryDirectory(prefix=".infer-diag-", dir=out or None) as folder:
             budget = Budget(probe.limit_s if limit_s is None else limit_s)
             result = probe.run(Path(folder), settings or Settings(), budget)
-    except (ProbeUnavailable, OSError) as error:
+    except ProbeUnavailable as error:
         return _recorded(name, recordings, str(error))
+    except OSError as error:
+        return _recorded(name, recordings, f"{out or 'this machine'}: {error.strerror or error}")
     where = _device(result) or "this machine"
     return Obtained(result, result.basis, where, f"The {name} probe was {result.basis} on {where}.")
 

@@ -74,8 +74,8 @@ def _cache_claims(got: Obtained) -> list[Claim]:
             "model.bin → index → shards",
             "safetensors before bin, a file before its index",
             "recorded",
-            "model.bin is CTranslate2's name, and a folder with one file has no index. Read-ahead depends on how a file "
-            "is read, not on its name; safetensors files are mapped",
+            "model.bin is CTranslate2's name, and a folder with one file has no index. Read-ahead depends on how a "
+            "file is read, not on its name; safetensors files are mapped",
             "in transformers 5.19",
         ),
         _told(

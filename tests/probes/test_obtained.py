@@ -78,6 +78,12 @@ def test_without_either_there_is_one_line_and_no_result(machine: dict[str, objec
     assert got.said.startswith("ProbeUnavailable: ") and str(error) in got.said and "\n" not in got.said
 
 
+def test_a_folder_that_is_not_there_is_named_as_it_was_given(machine: dict[str, object]) -> None:
+    machine["gives"] = result()
+    got = obtained("context", out="/no/such/folder")
+    assert got.said == "ProbeUnavailable: /no/such/folder: No such file or directory"
+
+
 def test_a_recording_that_is_not_there_is_an_error(machine: dict[str, object], tmp_path: Path) -> None:
     machine["gives"] = ProbeUnavailable("no GPU")
     with pytest.raises(SourceError, match="No such file"):
