@@ -7,7 +7,7 @@ from collections.abc import Callable
 import ipywidgets as widgets  # type: ignore[import-untyped]
 
 from infer_diag.jupyter.explore.facts import Fact, evidence_html, grown
-from infer_diag.jupyter.explore.pages import FULL, WRAPPED, FactList
+from infer_diag.jupyter.explore.pages import FULL, GROWS, WRAPPED, FactList
 from infer_diag.jupyter.explore.plot import Plot
 from infer_diag.jupyter.explore.scene import plain
 from infer_diag.jupyter.watch_scene import watch_facts, watch_scene
@@ -30,7 +30,7 @@ class WatchView:
         self._states = widgets.VBox(layout=FULL)
         self._plot = Plot()
         self._found = FactList("findings so far; choose one for its lines", self._tell, 5)
-        self._evidence = widgets.HTML(layout=FULL)
+        self._evidence = widgets.HTML(layout=GROWS)
         bar = widgets.HBox([self._stop, self._head], layout=WRAPPED)
         parts = [bar, self._states, self._plot, self._found.view, self._evidence]
         self.view = widgets.VBox(parts, layout=FULL)
@@ -60,7 +60,7 @@ class WatchView:
 
     def _states_shown(self, lines: list[str]) -> None:
         if len(self._states.children) != len(lines):
-            self._states.children = tuple(widgets.Label(layout=FULL) for _ in lines)
+            self._states.children = tuple(widgets.Label(layout=GROWS) for _ in lines)
         for label, line in zip(self._states.children, lines, strict=True):
             label.value = line
 

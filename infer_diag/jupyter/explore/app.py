@@ -9,7 +9,7 @@ import ipywidgets as widgets  # type: ignore[import-untyped]
 
 from infer_diag.jupyter.explore.facts import Fact
 from infer_diag.jupyter.explore.model import ExploreModel
-from infer_diag.jupyter.explore.pages import FULL, WRAPPED, MemoryPage, OverviewPage, ServingPage, StartPage
+from infer_diag.jupyter.explore.pages import FULL, GROWS, WRAPPED, MemoryPage, OverviewPage, ServingPage, StartPage
 from infer_diag.jupyter.explore.scene import plain
 
 _PAGE = {"flex": "3 1 620px", "min_width": "0", "width": "auto"}
@@ -23,7 +23,7 @@ class Explorer:
     def __init__(self, model: ExploreModel) -> None:
         self.model = model
         self._memory: MemoryPage | None = None
-        self._evidence = widgets.HTML(layout=FULL)
+        self._evidence = widgets.HTML(layout=GROWS)
         self._evidence.add_class("infer-diag-evidence")
         self._tell(Fact(_HINT), lines=False)
         self._pages: dict[str, widgets.Widget] = {}

@@ -16,7 +16,7 @@ from infer_diag.jupyter.explore.plot import Plot
 Tell = Callable[[Fact], None]
 FULL = {"width": "100%", "min_width": "0"}
 WRAPPED = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "align_items": "flex-start"}
-_GROWS = {"width": "auto", "min_width": "0"}
+GROWS = {"width": "auto", "min_width": "0"}
 _HALF = {"flex": "1 1 330px", "min_width": "0", "width": "auto"}
 
 
@@ -25,7 +25,7 @@ class FactList:
 
     def __init__(self, title: str, tell: Tell, rows: int = 6, layout: dict[str, str] | None = None) -> None:
         self._tell, self._facts, self._quiet = tell, list[Fact](), False
-        self._list = widgets.Select(options=[], rows=rows, layout=_GROWS)
+        self._list = widgets.Select(options=[], rows=rows, layout=GROWS)
         self._list.observe(self._chosen, "value")
         head = widgets.Label(title)
         self.view = widgets.VBox([head, self._list], layout=layout or FULL)
@@ -52,7 +52,7 @@ class OverviewPage:
     def __init__(self, model: ExploreModel, tell: Tell) -> None:
         told = "<br>".join(html.escape(line) for line in model.summary())
         style = "line-height:1.5;white-space:normal;overflow-wrap:anywhere"
-        lines = widgets.HTML(f"<div style='{style}'>{told}</div>", layout=FULL)
+        lines = widgets.HTML(f"<div style='{style}'>{told}</div>", layout=GROWS)
         found = model.findings()
         listed = FactList(
             "findings, the gravest first; choose one for its lines", tell, rows=min(max(len(found), 3), 12)
