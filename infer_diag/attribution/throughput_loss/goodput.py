@@ -124,14 +124,13 @@ def goodput(recording: Recording, slo: Slo) -> Goodput:
     if begun.is_empty() or lacking:
         return Goodput(refusal="no request tells " + " and ".join(dict.fromkeys(lacking or ["its arrival"])))
     each = durations(begun).with_columns(begun["output_tokens"].alias("tokens"), begun["last_token_s"])
-    single = pl.col("output_tokens") == 1
-    limits = {
-        "ttft_s": pl.col("ttft_s") <= slo.ttft_s,
-        "tpot_s": single | (pl.col("tpot_s") <= slo.tpot_s),
-        "e2e_s": pl.col("e2e_s") <= slo.e2e_s,
-    }
+    kept = [pl.col(limit) <= getattr(slo, limit) for limit, _ in asked]
+    kept = [
+        rule | (pl.col("output_tokens") == 1) if limit == "tpot_s" else rule
+        for rule, (limit, _) in zip(kept, asked, strict=True)
+    ]
     done = pl.col("last_token_s").is_not_null()
-    good = each.filter(done & pl.all_horizontal(limits[limit].fill_null(False) for limit, _ in asked))
+    good = each.filter(done & pl.all_horizontal(rule.fill_null(False) for rule in kept))
     span_s = begun.select(pl.max_horizontal(pl.col(*_EVENTS).max()) - pl.col("arrival_s").min()).item()
     count, met = len(begun), len(good)
     low, high = _wilson(met, count)

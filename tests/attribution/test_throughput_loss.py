@@ -1,0 +1,292 @@
+"""The parts of engine time add up, what a log cannot tell is refused, and planted losses are found."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import infer_diag as diag
+from infer_diag import schema
+from infer_diag.attribution.throughput_loss import (
+    Slo,
+    bursts_seen,
+    goodput,
+    length_effect,
+    padding,
+    saturation_knee,
+    throughput_loss,
+    token_budget_what_if,
+)
+from infer_diag.attribution.throughput_loss.padding import CONTINUOUS
+from infer_diag.charts.throughput_loss import budget_bars, loss_bars
+from infer_diag.errors import DiagError
+from infer_diag.recording import Recording
+from infer_diag.simulators.serving import (
+    SCHEDULERS,
+    EngineSettings,
+    Simulation,
+    StepTime,
+    lognormal_tokens,
+    poisson_arrivals,
+    simulate,
+    workload,
+)
+
+STEP = StepTime(0.01, 5e-5, 2e-4)
+REAL_LOG = Path(__file__).parents[2].parent / "shared/corpus/server_logs/vllm_0.15.0_gpt-oss-120b_tp4_server.log"
+
+
+def run(
+    scheduler: str = "vllm-v1", *, rate: float = 8.0, seed: int = 0, count: int = 400, **options: object
+) -> Simulation:
+    arrival_s = poisson_arrivals(rate, count / rate, seed=seed)
+    prompt = lognormal_tokens(len(arrival_s), mean=200, cv=0.9, seed=seed + 1, longest=1500)
+    output = lognormal_tokens(len(arrival_s), mean=60, cv=0.9, seed=seed + 2, longest=500)
+    given = {"max_num_seqs": 64, "max_num_batched_tokens": 2048} | options
+    return simulate(workload(arrival_s, prompt, output), EngineSettings(scheduler=scheduler, **given), STEP)  # type: ignore[arg-type]
+
+
+def seconds(recording: Recording) -> dict[str, float | None]:
+    told = throughput_loss(recording)
+    assert told.refusal is None, told.refusal
+    return dict(told.parts.select(pl.col("part").cast(pl.String), "engine_s").iter_rows())
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(SCHEDULERS), st.sampled_from([2.0, 20.0]), st.integers(0, 50))
+def test_parts_and_residual_are_the_whole(scheduler: str, rate: float, seed: int) -> None:
+    recording = run(scheduler, rate=rate, seed=seed, count=80, kv_cache_tokens=8000, batch_size=8).recording
+    told = throughput_loss(recording)
+    assert told.refusal is None
+    own = told.parts.filter(pl.col("adds_up"))
+    assert own["engine_s"].sum() == pytest.approx(told.whole_s, rel=1e-9)
+    assert own["share_ratio"].sum() == pytest.approx(1.0)
+    assert (own.drop_nulls("engine_s").filter(pl.col("part") != "residual")["engine_s"] >= 0).all()
+    assert own.filter(pl.col("engine_s").is_null())["status"].to_list() == ["not_identifiable"] * int(
+        own["engine_s"].null_count()
+    )
+
+
+def test_gates_hold_in_a_simulation_and_stop_everything_where_requests_are_missing() -> None:
+    recording = run(count=600).recording
+    assert throughput_loss(recording).gates["verdict"].to_list() == ["holds", "holds"]
+    half = recording.replace(requests=recording.requests.gather_every(2))
+    told = throughput_loss(half)
+    assert told.gates.filter(gate="little")["verdict"].item() == "fails"
+    assert told.parts.is_empty() and "Little" in (told.refusal or "")
+    doubled = recording.requests.with_columns(pl.col("prompt_tokens") * 2)
+    assert "ledger" in (throughput_loss(recording.replace(requests=doubled)).refusal or "")
+
+
+def test_interference_is_the_prompts_part_of_mixed_steps() -> None:
+    simulated = run(rate=12.0, count=600)
+    steps = simulated.engine_steps.filter(kind="mixed")
+    truth = float(steps["prefill_tokens"].sum()) * STEP.per_prefill_token_s
+    assert seconds(simulated.recording)["prefill_interference"] == pytest.approx(truth, rel=0.05)
+
+
+def test_recomputation_is_told_where_requests_are_preempted() -> None:
+    tight = run(rate=30.0, kv_cache_tokens=6000)
+    assert tight.requests["preemption_count"].sum() > 0
+    found = seconds(tight.recording)
+    assert found["recompute"] and found["recompute"] > 0
+    assert seconds(run().recording)["recompute"] == 0
+
+
+def test_little_demand_is_underfill_and_idle_not_a_limit_of_memory() -> None:
+    recording = run(rate=1.0, count=150, kv_cache_tokens=200_000).recording
+    told = throughput_loss(recording).parts
+    found = dict(told.select(pl.col("part").cast(pl.String), "engine_s").iter_rows())
+    busy = float(recording.engine_steps["duration_s"].sum())
+    assert found["idle"] == pytest.approx(throughput_loss(recording).whole_s - busy, abs=15.0)  # type: ignore[operator]
+    assert found["kv_limited"] in (0.0, None)
+
+
+def test_steps_without_stamps_tell_no_idle_time() -> None:
+    recording = run(count=100).recording
+    steps = recording.engine_steps.with_columns(time=pl.lit(None, pl.Datetime("us", "UTC")))
+    told = throughput_loss(recording.replace(engine_steps=steps)).parts
+    assert told.filter(pl.col("part").cast(pl.String).is_in(["idle", "host_stall"]))["engine_s"].null_count() == 2
+
+
+def test_statistics_alone_refuse_the_host_and_keep_the_sum() -> None:
+    recording = run(rate=14.0, count=2000).recording
+    bare = recording.replace(engine_steps=schema.EngineSteps.create_empty(), requests=schema.Requests.create_empty())
+    told = throughput_loss(bare)
+    by_part = {row["part"]: row for row in told.parts.iter_rows(named=True)}
+    assert by_part["host_stall"]["status"] == "not_identifiable"
+    assert by_part["decode"]["status"] == "modelled"
+    assert told.parts.filter(pl.col("adds_up"))["engine_s"].sum() == pytest.approx(told.whole_s)
+    assert throughput_loss(Recording()).refusal
+
+
+def test_padding_is_counted_where_batches_are_whole_and_refused_elsewhere() -> None:
+    static = run("static", batch_size=16)
+    found = padding(static.recording)
+    assert not isinstance(found, str)
+    lengths = static.requests.sort("arrival_s")["prompt_tokens"].cast(pl.Int64).to_numpy()
+    longest = [part.max() * len(part) for part in np.split(lengths, range(16, len(lengths), 16))]
+    assert found.prompt_ratio == pytest.approx(1 - lengths.sum() / sum(longest))
+    assert padding(run("vllm-v1").recording) == CONTINUOUS
+    fewer = static.recording.replace(requests=static.requests.head(100))
+    assert isinstance(padding(fewer), str)
+    (finding,) = [each for each in diag.diagnose(static.recording).findings if each.id == "batching.padding"]
+    assert finding.status == "measured" and finding.severity == "high"
+    assert not [each for each in diag.diagnose(run().recording).findings if each.id == "batching.padding"]
+
+
+def planted_budget(budget: int, fixed_s: float, token_s: float, seed: int = 3) -> Recording:
+    """Steps of an engine whose mixed steps cost `fixed_s` + `token_s` · prompt tokens beyond decode."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for index in range(3000):
+        batch = int(random.integers(20, 60))
+        prompt = int(random.integers(100, budget - batch)) if index % 6 == 0 else 0
+        spent = 0.01 + 1e-4 * batch + (fixed_s + token_s * prompt if prompt else 0.0) + random.normal(0, 1e-4)
+        rows.append(("mixed" if prompt else "decode", 1 if prompt else 0, batch, prompt, batch, spent))
+    names = ["kind", "prefill_count", "decode_count", "prefill_tokens", "decode_tokens", "duration_s"]
+    frame = pl.DataFrame(rows, schema=names, orient="row").with_columns(
+        source_id=pl.lit(0), line=pl.int_range(1, pl.len() + 1), time=pl.lit(None), replica=pl.lit(None)
+    )
+    steps = schema.EngineSteps.validate(frame.select(schema.EngineSteps.column_names()), cast=True)
+    row = dict.fromkeys(schema.Deployments.column_names())
+    told = pl.DataFrame([row | {"engine": "vllm", "max_batch_tokens": budget, "source_id": 0, "line": 1}])
+    return Recording(
+        sources=run(count=20).recording.sources,
+        engine_steps=steps,
+        deployments=schema.Deployments.validate(told, cast=True),
+    )
+
+
+def test_a_smaller_budget_costs_what_each_further_step_costs() -> None:
+    told = token_budget_what_if(planted_budget(2048, 0.02, 2e-5))
+    half = told.budgets.filter(max_batch_tokens=1024).row(0, named=True)
+    now = told.budgets.filter(pl.col("now")).row(0, named=True)
+    truth = -0.02 * (half["step_count"] - now["step_count"])
+    assert half["saved_s"] == pytest.approx(truth, rel=0.05)
+    assert half["low_s"] <= truth <= half["high_s"]
+    assert half["longest_pause_s"] < now["longest_pause_s"]
+    assert now["saved_s"] == 0
+
+
+def test_a_budget_that_costs_nothing_by_itself_saves_nothing() -> None:
+    told = token_budget_what_if(planted_budget(2048, 0.0, 2e-5))
+    assert (told.budgets["saved_s"].abs() < 0.05 * (told.stalled_s or 0.0)).all()
+    assert token_budget_what_if(Recording()).refusal
+
+
+def requests_at(arrivals_s: np.ndarray, queue_s: float | None = None) -> Recording:  # type: ignore[type-arg]
+    empty: dict[str, object] = dict.fromkeys(schema.Requests.column_names())
+    rows = [
+        empty
+        | {"request_id": f"r{n}", "arrival_s": at, "source_id": 0, "line": n + 1}
+        | ({} if queue_s is None else {"queued_s": at, "scheduled_s": at + queue_s})
+        for n, at in enumerate(np.sort(arrivals_s))
+    ]
+    return Recording(requests=schema.Requests.validate(pl.DataFrame(rows, infer_schema_length=None), cast=True))
+
+
+def test_a_planted_burst_is_found_and_coarse_stamps_say_what_they_hide() -> None:
+    quiet = poisson_arrivals(2.0, 300, seed=1)
+    burst = 100 + np.random.default_rng(2).random(60)
+    fine = bursts_seen(requests_at(np.concatenate([quiet, burst]), queue_s=1.5))
+    (row,) = fine.bursts.rows(named=True)
+    assert 99 < row["begin_s"] < 101 and row["end_s"] < 103
+    assert row["request_count"] >= 60 and row["queue_s"] == pytest.approx(1.5 * row["request_count"])
+    assert bursts_seen(requests_at(quiet)).bursts.is_empty()
+    assert bursts_seen(requests_at(np.floor(quiet))).resolution_s == pytest.approx(4.0)
+    samples = run(count=100).recording.replace(requests=schema.Requests.create_empty())
+    told = bursts_seen(samples)
+    assert told.refusal and told.resolution_s == pytest.approx(4.0)
+
+
+def test_quiet_traffic_rarely_looks_like_a_burst() -> None:
+    alarms = [len(bursts_seen(requests_at(poisson_arrivals(5.0, 200, seed=seed))).bursts) > 0 for seed in range(60)]
+    assert sum(alarms) <= 2
+
+
+def test_the_knee_is_refused_from_a_few_levels_and_found_from_many() -> None:
+    low = saturation_knee(run(rate=1.0, count=60).recording)
+    assert low.knee_count is None and low.reason
+    high = saturation_knee(run(rate=60.0, count=1500, max_num_seqs=200).recording, tpot_s=0.02)
+    # fixed 10 ms, 0.2 ms a request: half of the first request's gain is left at b = ((a + c)·√2 − a)/c
+    assert high.knee_count == pytest.approx((0.0102 * 2**0.5 - 0.01) / 2e-4, abs=3)
+    assert high.within_slo_count is not None and 44 <= high.within_slo_count <= 50
+
+
+def test_goodput_counts_what_never_finished_as_missed() -> None:
+    recording = run(count=200).recording
+    all_good = goodput(recording, Slo(ttft_s=1e6, tpot_s=1e6))
+    assert all_good.met_ratio == 1 and (all_good.low_ratio or 0) > 0.97
+    lost = recording.requests.with_columns(last_token_s=pl.when(pl.int_range(pl.len()) % 4 > 0).then("last_token_s"))
+    told = goodput(recording.replace(requests=lost), Slo(tpot_s=1e6))
+    assert told.met_ratio == pytest.approx(0.75, abs=0.01)
+    assert told.unfinished_count == pytest.approx(len(lost) / 4, abs=1)
+    assert goodput(Recording(), Slo(ttft_s=1)).refusal
+    with pytest.raises(DiagError):
+        Slo()
+
+
+def test_length_variance_is_an_association_and_short_logs_are_refused() -> None:
+    assert "days" in (length_effect(run().recording).refusal or "")
+    told = length_effect(confounded(), window_s=100.0, least_days=0.0)
+    assert told.refusal is None and told.status == "association"
+    assert told.unadjusted_slope_ratio is not None and told.unadjusted_slope_ratio > 0
+    assert told.low_ratio is not None and told.high_ratio is not None
+    assert told.low_ratio < -0.15 < told.high_ratio
+    assert "running batch" in told.not_adjusted and "offered load" in told.adjusted
+
+
+def confounded() -> Recording:
+    """Windows of 100 s in which load raises throughput and CV, and a unit of CV costs 0.15 of ln throughput.
+
+    A backlog is served in order of arrival: how many end in a window is what the plant says.
+    """
+    random = np.random.default_rng(5)
+    empty: dict[str, object] = dict.fromkeys(schema.Requests.column_names())
+    arrived: list[tuple[float, int]] = []
+    rows: list[dict[str, object]] = []
+    for window in range(160):
+        load = random.normal()
+        cv = max(0.8 + 0.2 * load + random.normal(0, 0.2), 0.1)
+        count = round(200 * np.exp(0.25 * load))
+        prompt = lognormal_tokens(count, mean=1000, cv=cv, seed=window)
+        lengths = prompt + 100
+        served = round(170 * np.exp(0.25 * load - 0.15 * lengths.std(ddof=1) / lengths.mean() + random.normal(0, 0.01)))
+        arrived += list(zip(window * 100.0 + np.linspace(0, 99, count), map(int, prompt), strict=True))
+        for done in range(min(served, len(arrived))):
+            at, tokens = arrived.pop(0)
+            ends = window * 100.0 + 99.1 + done * 1e-4
+            rows.append(
+                empty
+                | {"request_id": f"r{len(rows)}", "arrival_s": at, "scheduled_s": ends - 0.05, "last_token_s": ends}
+                | {"prompt_tokens": tokens, "output_tokens": 100, "source_id": 0, "line": len(rows) + 1}
+            )
+    return Recording(requests=schema.Requests.validate(pl.DataFrame(rows, infer_schema_length=None), cast=True))
+
+
+def test_charts_draw_the_frames_sums() -> None:
+    told = throughput_loss(run().recording)
+    drawn = loss_bars(told.parts, told.basis).to_dict()["data"][0]["x"]
+    assert sum(drawn) == pytest.approx(told.whole_s)
+    budgets = token_budget_what_if(planted_budget(2048, 0.02, 2e-5)).budgets
+    assert list(budget_bars(budgets).to_dict()["data"][0]["y"]) == budgets["stalled_s"].to_list()
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the corpus is not beside this checkout")
+def test_a_real_log_of_every_step() -> None:
+    recording = diag.load(str(REAL_LOG))
+    found = seconds(recording)
+    assert found["prefill_interference"] == pytest.approx(29.9, abs=0.5)
+    told = token_budget_what_if(recording)
+    assert told.stalled_s == pytest.approx(29.9, abs=0.5)
+    smaller = told.budgets.filter(max_batch_tokens=4096).row(0, named=True)
+    larger = told.budgets.filter(max_batch_tokens=16384).row(0, named=True)
+    assert smaller["high_s"] < 0 < larger["low_s"]
+    assert datetime(2000, 1, 1, tzinfo=UTC) + timedelta(0) < recording.engine_steps["time"].min()  # type: ignore[operator]

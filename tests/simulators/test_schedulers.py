@@ -1,0 +1,145 @@
+"""Schedulers beside each other: seeds and intervals, what re-sorting costs, and starvation that is always told."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import polars as pl
+import pytest
+
+from infer_diag.errors import DiagError
+from infer_diag.simulators.scheduler_comparison import (
+    Engine,
+    Traffic,
+    compared_schedulers,
+    delivered_tokens_per_s,
+    throughput_by_cv,
+)
+from infer_diag.simulators.serving import (
+    EngineSettings,
+    StepTime,
+    gpu_named,
+    model_named,
+    poisson_arrivals,
+    roofline,
+    simulate,
+    workload,
+)
+from infer_diag.simulators.serving.ledger import starvation
+
+COMMON = EngineSettings(max_num_seqs=128, max_num_batched_tokens=8192, kv_cache_tokens=172_000, batch_size=128)
+ENGINE = Engine(
+    roofline(model_named("Llama-3.1-8B"), gpu_named("A100-SXM-40GB")),
+    COMMON,
+    {
+        "punica": {"adapter_step_s": 2e-4, "adapter_token_s": 2e-6},
+        "bucketed": {"bucket_tokens": (500, 1000, 2000, 4000)},
+        "re-sorting for nothing": {"scheduler": "orca-article", "resort_s": 0.0},
+    },
+)
+NAMES = ("vllm-v1", "vllm-v0", "orca", "orca-article", "re-sorting for nothing", "punica", "static", "bucketed")
+TRAFFIC = Traffic(request_count=400, requests_per_s=12.0)
+
+
+@cache
+def table() -> dict[str, dict[str, float]]:
+    told = compared_schedulers(NAMES, ENGINE, TRAFFIC, seeds=range(4))
+    return {row["scheduler"]: row for row in told.iter_rows(named=True)}
+
+
+def test_every_policy_has_a_row_with_an_interval() -> None:
+    rows = table()
+    assert tuple(rows) == NAMES
+    assert all(row["low_ratio"] <= row["decay_ratio"] <= row["high_ratio"] for row in rows.values())
+    assert all(row["seed_count"] == 4 for row in rows.values())
+    with pytest.raises(DiagError):
+        compared_schedulers(NAMES, ENGINE, TRAFFIC, seeds=[1])
+
+
+def test_the_same_seeds_give_the_same_table() -> None:
+    again = compared_schedulers(["vllm-v1", "static"], ENGINE, TRAFFIC, seeds=range(4))
+    for row in again.iter_rows(named=True):
+        assert row == table()[row["scheduler"]]
+
+
+def test_real_traffic_ruins_whole_batches_and_costs_continuous_ones_little() -> None:
+    rows = table()
+    assert rows["vllm-v1"]["padding_ratio"] == 0 and rows["static"]["padding_ratio"] > 0.5
+    assert rows["vllm-v1"]["high_ratio"] < 0.15
+    assert rows["static"]["low_ratio"] > 0.7
+    assert rows["static"]["decay_ratio"] > rows["bucketed"]["decay_ratio"] > rows["vllm-v0"]["decay_ratio"]
+
+
+def test_re_sorting_costs_time_and_helps_nobody_in_the_tail() -> None:
+    paid, free, plain = (table()[name] for name in ("orca-article", "re-sorting for nothing", "orca"))
+    assert paid["real_tokens_per_s"] < 0.99 * free["real_tokens_per_s"]
+    assert free["real_tokens_per_s"] == pytest.approx(plain["real_tokens_per_s"], rel=0.02)
+    assert paid["longest_wait_s"] > plain["longest_wait_s"]
+
+
+def test_traffic_asks_for_the_same_tokens_even_and_real() -> None:
+    for seed in range(3):
+        even, real = TRAFFIC.even(seed), TRAFFIC.real(seed)
+        assert len(even) == len(real)
+        assert real.arrival_s[-1] == pytest.approx(even.arrival_s[-1], rel=0.01)
+        for name in ("prompt_tokens", "output_tokens"):
+            assert getattr(real, name).mean() == pytest.approx(getattr(even, name).mean(), rel=0.02)
+            assert getattr(real, name).std() > 0 == getattr(even, name).std()
+        assert real.output_tokens.max() <= TRAFFIC.declared_tokens
+
+
+def test_length_variance_costs_padded_batches_and_hardly_a_continuous_one() -> None:
+    told = throughput_by_cv(["vllm-v1", "static"], ENGINE, TRAFFIC, [0.5, 0.89], seeds=range(4))
+    change = dict(told.filter(cv=0.89).select("scheduler", "change_ratio").iter_rows())
+    assert change["static"] < -0.3
+    assert -0.12 < change["vllm-v1"] < 0.05
+    assert told.filter(cv=0.5)["change_ratio"].null_count() == 2
+
+
+def test_throughput_of_equal_requests_is_what_the_step_time_allows() -> None:
+    """64 requests that always run together: each step of them gives 64 tokens."""
+    step = StepTime(0.02, 0.0, 1e-3)
+    asked = workload(np.zeros(640), 10, 500)
+    run = simulate(asked, EngineSettings(scheduler="orca", max_num_seqs=64), step)
+    assert delivered_tokens_per_s(run) == pytest.approx(64 / (0.02 + 64 * 1e-3), rel=0.03)
+
+
+def impatient(order: str, slo_s: object = 1.0, priority: object = 0) -> pl.DataFrame:
+    arrival_s = poisson_arrivals(30.0, 60, seed=4)
+    count = len(arrival_s)
+    mark = np.arange(count) == 20
+    asked = workload(
+        arrival_s,
+        100,
+        50,
+        priority=np.where(mark, 5, 0) if priority else 0,
+        slo_s=np.where(mark, 1e4, 1.0) if slo_s else 1.0,
+    )
+    run = simulate(asked, EngineSettings(max_num_seqs=4, order=order), StepTime(0.02, 1e-4, 1e-3))
+    told = starvation(run)
+    return pl.DataFrame(
+        [{"starved": told.starved_count, "overtaken": told.overtaken_count, "wait": told.longest_wait_s}]
+    )
+
+
+@pytest.mark.parametrize(("order", "slo", "priority"), [("priority", False, True), ("deadline", True, False)])
+def test_who_is_starved_is_reported(order: str, slo: bool, priority: bool) -> None:
+    told = impatient(order, slo, priority).row(0, named=True)
+    assert told["starved"] >= 1
+    assert told["overtaken"] > 100
+    fair = impatient("fcfs", slo, priority).row(0, named=True)
+    assert fair["starved"] == 0 and fair["overtaken"] == 0
+    assert fair["wait"] < told["wait"]
+
+
+def test_aging_ends_what_deadlines_alone_starve() -> None:
+    mild = workload_with_one_patient(aging=0.0), workload_with_one_patient(aging=1e4)
+    assert mild[0].overtaken_count > 4 * mild[1].overtaken_count
+
+
+def workload_with_one_patient(aging: float):  # type: ignore[no-untyped-def]
+    arrival_s = poisson_arrivals(30.0, 60, seed=4)
+    asked = workload(arrival_s, 100, 50, slo_s=np.where(np.arange(len(arrival_s)) == 20, 1e4, 1.0))
+    settings = EngineSettings(max_num_seqs=4, order="aging", aging=aging)
+    return starvation(simulate(asked, settings, StepTime(0.02, 1e-4, 1e-3)))
