@@ -121,7 +121,7 @@ def _lognormal(draw: np.random.Generator, mean: float, variation: float, count: 
 def _shares(placement: Placement, totals: Totals, slots: int) -> KvShares:
     whole = max(totals.steps, 1) * slots
     tokens, reserved, internal = totals.tokens / whole, totals.reserved / whole, totals.internal / whole
-    rest = 1 - tokens - reserved - internal
+    rest = max(0.0, 1 - tokens - reserved - internal)
     is_paged = placement in ("paged", "paged_chunked")
     return KvShares(
         placement,

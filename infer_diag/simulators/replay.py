@@ -129,7 +129,7 @@ def replay(
     told = recorded_settings(device)
     settings = told if settings is None else settings
     limit_bytes = device.limit_bytes if limit_bytes is None else limit_bytes
-    done = changed(device, limit_bytes=limit_bytes).steps()
+    done = (device if device.limit_bytes is not None else changed(device, limit_bytes=limit_bytes)).steps()
     state = initial_state(device.events, device.blocks, done) if len(device.blocks) else None
     start = _begin(settings, told, done, state) if begin is None else begin
     if start == "reconstructed" and state is None:

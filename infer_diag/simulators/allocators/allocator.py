@@ -98,11 +98,21 @@ class Allocator:
         Raises:
             DiagError: no live block begins there.
         """
-        self._end(self._things.pop(address, None), FREE, address)
+        self._end(self._ended(address), FREE)
 
-    def free_when_idle(self, address: int) -> None:
-        """Frees a block that another stream may still use; `free` completes it, and so does a synchronisation."""
-        self._end(self._things.get(address), FREE_REQUESTED, address)
+    def free_when_idle(self, address: int) -> int:
+        """Frees a block that another stream may still use; returns the number by which `complete` ends the wait.
+
+        Raises:
+            DiagError: no live block begins there.
+        """
+        thing = self._ended(address)
+        self._end(thing, FREE_REQUESTED)
+        return thing
+
+    def complete(self, waiting: int) -> None:
+        """The stream is done with a block; nothing happens where a synchronisation has ended the wait before."""
+        self._end(waiting, FREE)
 
     def empty_cache(self) -> None:
         """Gives idle memory back to the simulated driver, as far as the allocator can."""
@@ -157,9 +167,13 @@ class Allocator:
             ooms=frames.ooms_frame(log, self.limit_bytes),
         )
 
-    def _end(self, thing: int | None, action: int, address: int) -> None:
+    def _ended(self, address: int) -> int:
+        thing = self._things.pop(address, None)
         if thing is None:
             raise DiagError(f"no live block begins at {address:#x}")
+        return thing
+
+    def _end(self, thing: int, action: int) -> None:
         step = np.zeros(1, loop.STEP)
         step["action"], step["thing"] = action, thing
         self.replay(step)

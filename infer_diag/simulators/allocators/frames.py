@@ -32,6 +32,7 @@ from infer_diag.simulators.allocators.kinds import (
     SEGMENT_UNMAP,
 )
 
+_NO_LINE = (pl.lit(0, pl.UInt32).alias("source_id"), pl.lit(0, pl.UInt32).alias("line"))
 _STATES = {LIVE: "active", AWAITING: "awaiting", IDLE: "inactive"}
 
 
@@ -83,7 +84,7 @@ def blocks_frame(
     idle = pl.col("state") == names[IDLE]
     frame = frame.with_columns(
         *(pl.lit(None, pl.String).alias(name) for name in ("gpu", "requester")),
-        pl.when(~idle).then("requested_bytes").alias("requested_bytes")
+        pl.when(~idle).then("requested_bytes").alias("requested_bytes"),
     )
     return Blocks.validate(frame.select(Blocks.column_names()), cast=True)
 
@@ -102,15 +103,14 @@ def events_frame(log: Records, streams: Sequence[str | None], times: pl.Series |
             "total_reserved_bytes": log["reserved"],
             "stream": pl.Series(streams, dtype=pl.String).gather(log["arena"].astype(np.int64)),
             "segment_id": log["origin"],
-            "of_segment": of_segment,
+            "of_segment": pl.Series(of_segment, dtype=pl.Boolean),
             "event": log["event"],
-            "source_id": 0,
-            "line": 0,
         }
     )
     failed = pl.col("action") == "oom"
     when = pl.lit(None, pl.Datetime("us", "UTC")) if times is None else times.gather(frame["event"]).alias("time")
     frame = frame.with_columns(
+        *_NO_LINE,
         when.alias("time"),
         pl.lit(None, pl.String).alias("gpu"),
         pl.lit(None, pl.UInt64).alias("device_free_bytes"),
@@ -134,8 +134,7 @@ def ooms_frame(log: Records, limit_bytes: int | None) -> pl.DataFrame:
     frame = pl.DataFrame(
         {f"{name}_bytes": values.astype(np.float64) for name, values in exact.items()}
         | {f"{name}_resolution_bytes": np.zeros(len(failed)) for name in exact}
-        | {"memory": pl.Series(["device"] * len(failed), dtype=pl.String), "source_id": 0, "line": 0}
-    )
+    ).with_columns(*_NO_LINE, pl.lit("device").alias("memory"))
     wanted = Ooms.create_empty().schema
     missing = [pl.lit(None, kind).alias(name) for name, kind in wanted.items() if name not in frame.columns]
     return Ooms.validate(frame.with_columns(missing).select(wanted.names()), cast=True)

@@ -142,6 +142,7 @@ def _new_set(heap: Heap) -> int:
     heap.counts[SPARE_NODE] = heap.nodes["after"][node]
     heap.counts[SPARE_COUNT] -= 1
     heap.nodes["state"][node], heap.nodes["age"][node] = FREE_SET, 0
+    heap.branch[2 * node] = NOTHING
     return node
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from infer_diag.simulators.allocators.blocks import cut, hand_out, joined, new_segment, refuse, rounded, take_back
 from infer_diag.simulators.allocators.compiled import compiled
-from infer_diag.simulators.allocators.free_sets import first_fit, first_from, following, insert, remove
+from infer_diag.simulators.allocators.free_sets import first_fit, first_from, insert, remove
 from infer_diag.simulators.allocators.heap import (
     AWAITED,
     DEVICE_MALLOCS,
@@ -76,13 +76,13 @@ def trim(policy: RmmArenaPolicy, heap: Heap, log: Records, event: int) -> None:
         give_back(policy, heap, log, event, heap.counts[AWAITED])
     shared = heap.sets[LARGE_SET]
     for arena in range(len(heap.is_private)):
-        node = first_from(heap, heap.sets[SETS_PER_ARENA * arena + SMALL_SET], 0, 0)
+        own = heap.sets[SETS_PER_ARENA * arena + SMALL_SET]
+        node = first_from(heap, own, 0, 0)
         while node >= 0:
-            after = following(heap, node)
             _move(heap, node, shared)
             remove(heap, node)
             insert(heap, shared, _with_empty_neighbours(heap, node), 0)
-            node = after
+            node = first_from(heap, own, 0, 0)
 
 
 @compiled
@@ -95,9 +95,11 @@ def _found(heap: Heap, arena: int, size: int) -> int:
         if node >= 0:
             least = max(SUPERBLOCK, size)
             if _is_empty(heap, node) and heap.nodes[node].size >= least + SUPERBLOCK:
+                remove(heap, node)
                 rest = cut(heap, node, least)
                 heap.nodes[rest].origin = heap.nodes[rest].address
                 insert(heap, shared, rest, 0)
+                insert(heap, shared, node, 0)
             if size <= SUPERBLOCK:
                 _move(heap, node, own)
     if node >= 0:
