@@ -113,12 +113,7 @@ def flag_pairs_chart(pairs: pl.DataFrame, effect: pl.DataFrame, *, title: str, b
                 hoverinfo="text",
             )
         )
-    said = [
-        f"difference {format_s(row['difference_s'])}, 95 % interval {format_s(row['lower_s'])} to "
-        f"{format_s(row['upper_s'])}, {row['pair_count']} pairs"
-        for row in effect.to_dicts()
-    ] or ["too few pairs for an interval"]
-    dressed(figure, label(title), f"{basis} · {said[0]}", height=330)
+    dressed(figure, label(title), f"{basis} · {_effect(effect)}", height=330)
     figure.update_xaxes(title_text="pair")
     figure.update_yaxes(title_text="context creation", tickformat="~s", ticksuffix="s")
     return figure
@@ -215,3 +210,12 @@ def _step(row: dict[str, float | None]) -> str:
     told = f"{label(str(row['step']).replace('_', ' '))}: {format_s(row['p50_s'])}, {row['run_count']} processes"
     told += f"<br>quartiles {format_s(row['q1_s'])} to {format_s(row['q3_s'])}"
     return told if row["p50_bytes"] is None else f"{told}<br>takes {format_bytes(row['p50_bytes'])} of the device"
+
+
+def _effect(effect: pl.DataFrame) -> str:
+    for row in effect.to_dicts():
+        return (
+            f"difference {format_s(row['difference_s'])}, 95 % interval {format_s(row['lower_s'])} to "
+            f"{format_s(row['upper_s'])}, {row['pair_count']} pairs"
+        )
+    return "too few pairs for an interval"

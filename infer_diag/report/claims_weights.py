@@ -56,7 +56,27 @@ def weights_claims(got: Obtained, cold: ProbeResult, warm: ProbeResult) -> Claim
 
     `got` is the storage probe's; `cold` and `warm` are recorded starts of a pipeline.
     """
-    return Claims([*_cache_claims(got), *_setting_claims(got), *_scheduler_claims(got), *_start_claims(cold, warm)])
+    return Claims(
+        [
+            _files_claim(),
+            *_cache_claims(got),
+            *_setting_claims(got),
+            *_scheduler_claims(got),
+            *_start_claims(cold, warm),
+        ]
+    )
+
+
+def _files_claim() -> Claim:
+    return Claim(
+        "the files of the weights",
+        "model.bin → index → shards",
+        "safetensors before bin, a file before its index",
+        "recorded",
+        "model.bin is CTranslate2's name, and a folder with one file has no index. Read-ahead depends on how a file is "
+        "read, not on its name; safetensors files are mapped",
+        "in transformers 5.19",
+    )
 
 
 def _cache_claims(got: Obtained) -> list[Claim]:
@@ -69,15 +89,6 @@ def _cache_claims(got: Obtained) -> list[Claim]:
         return None if not emptied or ratio is None else f"{format_ratio(ratio)} of {format_bytes(size)} cached"
 
     return [
-        Claim(
-            "the files of the weights",
-            "model.bin → index → shards",
-            "safetensors before bin, a file before its index",
-            "recorded",
-            "model.bin is CTranslate2's name, and a folder with one file has no index. Read-ahead depends on how a "
-            "file is read, not on its name; safetensors files are mapped",
-            "in transformers 5.19",
-        ),
         _told(
             got,
             "DONTNEED before loading",

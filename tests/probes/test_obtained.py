@@ -15,7 +15,7 @@ from infer_diag.probes.settings import Settings
 from infer_diag.report.claims import HOW
 
 
-def result(basis: str = "measured", **device: str) -> ProbeResult:
+def result(basis: str = "measured", **device: str | int) -> ProbeResult:
     row = {"pair_id": 1, "without_flag_s": 0.1, "with_flag_s": 0.1, "with_flag_first": True}
     return ProbeResult("context", basis, {"cpu_count": 2}, {"flag_pairs": framed("flag_pairs", [row])}, device=device)
 
