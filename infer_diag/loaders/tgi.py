@@ -75,7 +75,9 @@ _WHOLE = 0.02
 
 def identify(records: pl.DataFrame) -> pl.DataFrame:
     """Adds `replica` (pod or service) and `rank` (the shard), and takes spans and target off the message."""
-    message = pl.col("message").str.replace(_ORIGIN, "").str.strip_prefix('"')
+    # The span of a finished request holds its times, and without its parameters nothing else tells it from others.
+    timed = pl.col("message").str.contains(r'\btotal_time\\?"?[=:]')
+    message = pl.when(timed).then("message").otherwise(pl.col("message").str.replace(_ORIGIN, "")).str.strip_prefix('"')
     about_shard = message.str.contains("(?i)shard")
     named = records.with_columns(message.alias("message"))
     return named.with_columns(

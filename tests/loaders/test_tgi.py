@@ -111,6 +111,7 @@ SUCCESS = (
     f"generate{{{PARAMETERS} {TIMES}}}: text_generation_router::server: router/src/server.rs:500: Success",
     f"compat_generate{{default_return_full_text=true}}:generate{{{PARAMETERS} {TIMES}}}: text_generation_router::server: router/src/server.rs:289: Success",
     f"text_generation_router::server: router/src/server.rs:500: Success {PARAMETERS} {TIMES}",
+    f"chat_completions{{{TIMES}}}: text_generation_router::server: router/src/server.rs:622: Success",
 )
 
 

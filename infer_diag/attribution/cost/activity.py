@@ -81,22 +81,28 @@ def sample_intervals(recording: Recording) -> pl.DataFrame:
     """The stretch that each statistics line or scrape stands for: from its stamp to the next one's.
 
     Out: `begin`, `end`, the gauges, `rate_s` (the stretch before it, which its rates are of) and `silent` (a stretch
-    of more than 3 usual spacings that a log left out because nothing ran).
+    of more than 3 usual spacings that a log left out because nothing ran). Where an engine prints its batches, a rate
+    is of the time since the batch of its kind before, idle or not, and the spacing that counts is that of decode
+    batches, which come every so many steps.
     """
     samples = counted_once(recording).drop_nulls("time").sort("source_id", "replica", "time", "line")
     if samples.is_empty():
         return pl.DataFrame(schema={**samples.schema, **_INTERVAL, "rate_s": pl.Float64, "silent": pl.Boolean})
     stream = ["source_id", "replica"]
     gap = (pl.col("time").shift(-1) - pl.col("time")).over(stream)
-    timed = samples.with_columns(gap=gap).with_columns(
-        usual=median(pl.col("gap").cast(pl.Int64)).over(stream).cast(pl.Int64).cast(pl.Duration("us"))
-    )
+    kind = pl.col("kind").cast(pl.String)
+    since_like = (pl.col("time") - pl.col("time").shift(1)).over([*stream, "kind"])
+    timed = samples.with_columns(gap=gap, since_like=since_like)
+    decodes = median(pl.when(kind == "decode").then("since_like").cast(pl.Int64)).over(stream)
+    every = median(pl.col("gap").cast(pl.Int64)).over(stream)
+    timed = timed.with_columns(usual=pl.coalesce(decodes, every).cast(pl.Int64).cast(pl.Duration("us")))
     usual = pl.col("usual").fill_null(timedelta(seconds=0))
     long = pl.col("gap") > SPACINGS * usual
     held = pl.when(pl.col("gap").is_null() | long).then(usual).otherwise(pl.col("gap"))
     before = (pl.col("time") - pl.col("time").shift(1)).over(stream)
     scraped = pl.col("kind") == "scrape"
     before = pl.when(~scraped & (before > SPACINGS * usual)).then(usual).otherwise(before)
+    before = pl.when(kind.is_in(["prefill", "decode"])).then("since_like").otherwise(before)
     lines = timed.with_columns(
         begin="time", end=pl.col("time") + held, rate_s=before.dt.total_microseconds() / 1e6, silent=pl.lit(False)
     )
@@ -106,7 +112,7 @@ def sample_intervals(recording: Recording) -> pl.DataFrame:
         rate_s=pl.lit(0.0),
         silent=pl.lit(True),
     )
-    return pl.concat([lines, gaps]).drop("gap", "usual")
+    return pl.concat([lines, gaps]).drop("gap", "usual", "since_like")
 
 
 def _on_holds(samples: pl.DataFrame, ready: pl.DataFrame) -> pl.DataFrame:
@@ -131,7 +137,10 @@ def _gpu_seconds() -> pl.Expr:
 
 def _sampled(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
     lanes = pl.col("lane_count")
-    running, waiting = pl.col("running_count").fill_null(0) / lanes, pl.col("waiting_count").fill_null(0) / lanes
+    # A prefill batch counts what runs beside its own sequences.
+    begun = pl.when(pl.col("kind").cast(pl.String) == "prefill").then("new_count").fill_null(0)
+    running = (pl.col("running_count").fill_null(0) + begun.fill_null(0)) / lanes
+    waiting = pl.col("waiting_count").fill_null(0) / lanes
     known = pl.col("running_count").is_not_null() | pl.col("silent")
     full = (pl.col("kv_usage_ratio") >= BINDS_AT) | (pl.col("preemption_count").fill_null(0) > 0)
     rows = pieces.with_columns(
@@ -165,9 +174,11 @@ def _rated(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
     """Tokens by the printed rates: each is of the stretch before its line."""
     lines = pieces.filter(~pl.col("silent")).unique(["source_id", "line", "replica"], keep="first", maintain_order=True)
     tokens = pl.col("output_tokens_per_s") * pl.col("rate_s").fill_null(0.0)
-    prompts = pl.col("prompt_tokens_per_s") * pl.col("rate_s").fill_null(0.0)
+    prompts = pl.coalesce("new_tokens", pl.col("prompt_tokens_per_s") * pl.col("rate_s").fill_null(0.0))
     batch = pl.when(pl.col("running_count") > 0).then(pl.col("running_count") / pl.col("lane_count"))
-    told = lines.filter(pl.col("output_tokens_per_s").is_not_null() | pl.col("prompt_tokens_per_s").is_not_null())
+    told = lines.filter(
+        pl.any_horizontal(pl.col("output_tokens_per_s", "prompt_tokens_per_s", "new_tokens").is_not_null())
+    )
     return (
         told.with_columns(window_of(pl.col("time"), first, width))
         .group_by("window")
@@ -191,7 +202,11 @@ def _request_intervals(recording: Recording) -> pl.DataFrame:
             rows.append(
                 part.with_columns(_b=began, _e="last_token_s").drop_nulls(["_b", "_e"]).select(begin=at[0], end=at[1])
             )
-    return merged(pl.concat(rows)) if rows else pl.DataFrame(schema=_INTERVAL)
+    # A finished request's own time, less what it waited, says when it was at work.
+    lasted = pl.duration(microseconds=((pl.col("e2e_s") - pl.col("queue_s").fill_null(0.0)) * 1e6).round())
+    ended = recording.request_timings.drop_nulls(["time", "e2e_s"])
+    rows.append(ended.select(begin=pl.col("time") - lasted, end="time"))
+    return merged(pl.concat(rows))
 
 
 def _requested(busy: pl.DataFrame, ready: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:

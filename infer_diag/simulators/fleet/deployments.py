@@ -231,7 +231,7 @@ _PLANS = (
         "an interface for other teams; log, events, metrics, and nobody knows the price",
         keeps=_NO_PRICE,
         span_h=2.5,
-        causes={"idle": {"demand_h": ((0.3, 0.8), (1.5, 2.0))}, "mix": {**_WRITES_LONG, "output_median": 1000.0}},
+        causes={"idle": {"demand_h": ((0.3, 0.8), (1.9, 2.4))}, "mix": {**_WRITES_LONG, "output_median": 1000.0}},
     ),
     Plan(
         "deep-research",

@@ -1,4 +1,4 @@
-"""What an application around a Hugging Face pipeline leaves: its log, traces of its starts, a snapshot of its memory."""
+"""What an application around a Hugging Face pipeline leaves: a log, traces of its starts, a snapshot of its memory."""
 
 from __future__ import annotations
 

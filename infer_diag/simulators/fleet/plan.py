@@ -41,7 +41,7 @@ class Plan:
     precision: str = "bf16"
     span_h: float = 4.0
     target_running: int = 24
-    load_ratio: float = 0.95
+    load_ratio: float = 0.85
     arrival_cv: float = 1.09
     prompt_median: float = 1020.0
     prompt_cv: float = 0.8
