@@ -21,7 +21,12 @@ def capture_chart(frontier: pl.DataFrame, references: pl.DataFrame) -> go.Figure
         point = _trace(label(name), row, "markers+text", COLOURS["failure"])
         covered = format_ratio(row["covered_ratio"][0])
         figure.add_trace(point.update(text=[f"{label(name)} ({covered} of steps)"], textposition="top right"))
-    dressed(figure, "Graphs against padding", "exact optimum for every number of graphs · modelled", height=420)
+    dressed(
+        figure,
+        "Graphs against padding",
+        "exact optimum for every number of graphs, up to the last that pads at all · modelled",
+        height=420,
+    )
     figure.update_layout(showlegend=False)
     figure.update_xaxes(title_text="captured graphs", rangemode="tozero")
     figure.update_yaxes(title_text="padding tokens per replayed step", type="log")
@@ -40,26 +45,36 @@ def floors_chart(floors: pl.DataFrame) -> go.Figure:
         figure.add_trace(
             go.Bar(
                 name=label(gpu),
-                x=[
-                    [f"batch {row['batch_count']} × {row['context_tokens']}" for row in rows],
-                    [row["model"] for row in rows],
-                ],
+                x=_places(rows),
                 y=[row["floor_s"] for row in rows],
                 marker={"color": colour},
                 text=[format_s(row["floor_s"]) for row in rows],
             )
         )
-    rows = floors.unique("batch_count", keep="first", maintain_order=True).to_dicts()
-    for row in rows:
-        figure.add_hline(
-            y=row["article_s"],
-            line={"dash": "dot", "color": COLOURS["failure"]},
-            annotation_text=f"the article, batch {row['batch_count']}: {format_s(row['article_s'])}",
+    for row in floors.unique("batch_count", keep="first", maintain_order=True).to_dicts():
+        own = floors.filter(pl.col("batch_count") == row["batch_count"]).to_dicts()
+        figure.add_trace(
+            go.Scatter(
+                name=f"the article, batch {row['batch_count']}: {format_s(row['article_s'])}",
+                x=_places(own),
+                y=[row["article_s"]] * len(own),
+                mode="lines+markers",
+                line={"dash": "dot", "color": COLOURS["failure"]},
+                marker={"symbol": "line-ew-open", "size": 40},
+            )
         )
     dressed(figure, "What a step cannot be faster than", "weights and KV cache read once · bounded", height=440)
     figure.update_layout(barmode="group", legend={"traceorder": "normal"})
     figure.update_yaxes(title_text="step", tickformat="~s", ticksuffix="s", rangemode="tozero")
     return figure
+
+
+def _places(rows: list[dict[str, object]]) -> list[list[str]]:
+    """The two rows of a category axis: batch and model."""
+    return [
+        [f"batch {row['batch_count']} × {row['context_tokens']}" for row in rows],
+        [label(str(row["model"])) for row in rows],
+    ]
 
 
 def _trace(name: str, plans: pl.DataFrame, mode: str, colour: str) -> go.Scatter:
@@ -68,7 +83,7 @@ def _trace(name: str, plans: pl.DataFrame, mode: str, colour: str) -> go.Scatter
         name=name,
         mode=mode,
         x=[row["graph_count"] for row in rows],
-        y=[row["padding_tokens"] for row in rows],
+        y=[row["padding_tokens"] or None for row in rows],
         marker={"color": colour, "size": 6 if mode.startswith("lines") else 11},
         line={"color": colour},
         textfont={"color": INK},

@@ -26,6 +26,8 @@ def jitter_chart(shares: pl.DataFrame) -> go.Figure:
             x=[row["share_ratio"] for row in known],
             marker={"color": COLOURS["decode"]},
             text=[format_ratio(row["share_ratio"]) for row in known],
+            textposition="inside",
+            insidetextanchor="start",
             error_x={
                 "type": "data",
                 "symmetric": False,

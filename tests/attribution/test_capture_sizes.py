@@ -26,8 +26,12 @@ from infer_diag.attribution.capture_sizes import (
     vllm_sizes,
     vllm_sizes_for,
 )
+from infer_diag.charts import capture_chart, floors_chart
 from infer_diag.errors import DiagError
+from infer_diag.probes.obtained import Obtained
+from infer_diag.probes.result import ProbeResult, framed
 from infer_diag.recording import Recording
+from infer_diag.report.claims_graphs import floor_lines, graph_claims, memory_floors
 
 LOG = Path(__file__).parents[3] / "shared" / "corpus" / "server_logs" / "vllm_0.15.0_gpt-oss-120b_tp4_server.log"
 
@@ -217,3 +221,41 @@ def test_it_beats_the_list_on_steps_that_it_was_not_made_of(real: Recording) -> 
     sizes = capture_frontier(seen, most=83, largest=1024)["sizes"].to_list()[-1]
     plan, reference = capture_plan(unseen, sizes, "ours"), capture_plan(unseen, vllm_sizes(1024), "vLLM's list")
     assert compared(plan, reference).better
+
+
+def test_every_figure_of_the_article_stands_beside_ours() -> None:
+    made = batches({4: 10, 12: 10, 40: 2})
+    design = capture_frontier(made, most=2).tail(1)
+    article = capture_plan(made, ARTICLE_SIZES, "article", graph_count=ARTICLE_GRAPHS)
+    verdict = compared(design, capture_plan(made, vllm_sizes(64), "vLLM's list"))
+    unseen = Obtained(None, "not_identifiable", "", "ProbeUnavailable: no GPU")
+    told = " ".join(graph_claims(unseen, design, article, verdict, "a log").lines)
+    for figure in ("4.2 ms → 2.8 ms", "9.1 ms → 6.3 ms", "1.50 and 1.44", "70 %", "cudaGraphBeginCapture"):
+        assert figure in told
+    assert "cudaStreamBeginCapture" in told and "not identifiable" in told
+    row = {"node_count": 1000, "eager_p50_s": 6e-3, "capture_p50_s": 5e-3, "first_launch_p50_s": 2e-3}
+    stats = framed("graph_stats", [{**row, "replay_p50_s": 1.5e-3, "taken_bytes": 1, "break_even_count": 2.0}])
+    seen = Obtained(ProbeResult("graphs", "measured", {}, {"graph_stats": stats}), "recorded", "GPU X", "")
+    last = list(graph_claims(seen, design, article, verdict, "a log"))[-1]
+    assert last.ours is not None and "4 times faster" in last.ours
+    assert last.obtained == "recorded, GPU X"
+
+
+def test_no_step_is_faster_than_its_bytes() -> None:
+    floors = {(row["model"], row["gpu"], row["batch_count"]): row["floor_s"] for row in memory_floors().to_dicts()}
+    assert floors["Llama-2-13B", "A100-SXM-80GB", 16] == pytest.approx(14.4e-3, abs=5e-5)
+    assert floors["Qwen2-7B", "H200-SXM", 16] == pytest.approx(3.2e-3, abs=5e-5)
+    assert floors["Phi-3-mini", "H100-SXM", 16] == pytest.approx(2.8e-3, abs=5e-5)
+    small, large = floor_lines()
+    assert "Qwen2-7B" not in small and "Phi-3-mini" in small
+    assert "Llama-2-13B" not in large
+
+
+def test_charts_draw_what_the_frames_hold() -> None:
+    frontier = capture_frontier(batches({4: 10, 12: 10, 40: 2}), most=3)
+    figure = capture_chart(frontier, capture_plan(batches({4: 1}), (8,), "<b>theirs</b>"))
+    assert list(figure.data[0].y) == [*frontier["padding_tokens"].to_list()[:2], None]
+    assert "&lt;b&gt;theirs" in figure.data[1].text[0]
+    drawn = floors_chart(memory_floors())
+    bars = [value for trace in drawn.data if trace.type == "bar" for value in trace.y]
+    assert sorted(bars) == sorted(memory_floors()["floor_s"])

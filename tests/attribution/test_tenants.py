@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infer_diag import schema
+from infer_diag.attribution.rank_statistics import Location
+from infer_diag.attribution.starts_together import Penalty
+from infer_diag.attribution.starts_together.frames import FirstRequests
 from infer_diag.attribution.tenancy import (
     allocation_test,
     allocation_totals,
@@ -22,11 +25,14 @@ from infer_diag.attribution.tenancy import (
     share_error,
     starts_for_quantile,
 )
+from infer_diag.attribution.tenancy.allocation_totals import METRIC
 from infer_diag.attribution.tenancy.frames import Allocations, StartObservations
+from infer_diag.attribution.tenancy.planted import planted_allocations, planted_starts
 from infer_diag.charts import jitter_chart, waits_chart
 from infer_diag.errors import DiagError
 from infer_diag.loaders.kubernetes.node_resources import node_resources, placements, resource_check
 from infer_diag.recording import Recording
+from infer_diag.report.claims_tenants import QUERY, lock_lines, tenant_claims
 
 WARM_S, COLD_S = 0.085, 0.420
 
@@ -328,6 +334,31 @@ def test_events_tell_tenant_and_node() -> None:
         ("team-a", "llm-0", "node-a"),
         ("team-b", "llm-1", "gpu-node.example"),
     ]
+
+
+def test_every_figure_of_the_article_stands_beside_ours() -> None:
+    told = " ".join(tenant_claims().lines)
+    for figure in ("Register()", "+300 ms", "420 ms and 85 ms", "device_plugin_allocation_duration_seconds"):
+        assert figure in told
+    assert "297.5 ms" in told and "kubelet_device_plugin_alloc_duration_seconds" in told
+    few = Penalty(FirstRequests.create_empty(), None, "5 starts; an interval needs 6", True)
+    assert list(tenant_claims(few))[-1].ours is None
+    located = Penalty(FirstRequests.create_empty(), Location(0.116, 0.063, 0.226, 14), None, True)
+    assert "116 ms more" in str(list(tenant_claims(located))[-1].ours)
+    assert METRIC in QUERY and "88.7 %" in lock_lines()[1]
+
+
+@pytest.mark.parametrize("lock", ["one for all", "one per tenant", "none"])
+def test_planted_allocations_are_what_they_say(lock: str) -> None:
+    made = planted_allocations(lock, WARM_S)
+    assert allocation_test(made).lock == lock
+    assert (made["begin_s"] >= made["arrival_s"]).all()
+
+
+def test_planted_starts_scatter_as_asked() -> None:
+    made = planted_starts(200, 10, tenant_scatter=0.4, kind_factor=1.0)
+    means = made.group_by("tenant").agg(pl.col("duration_s").log().mean())["duration_s"]
+    assert means.std() == pytest.approx(math.hypot(0.4, 0.3 / math.sqrt(10)), rel=0.15)
 
 
 def test_charts_draw_what_the_frames_hold() -> None:
