@@ -134,29 +134,34 @@ def replay(
     start = _begin(settings, told, done, state) if begin is None else begin
     if start == "reconstructed" and state is None:
         raise DiagError("the recording has no blocks to begin with", hint="begin='packed' allocates them anew")
-    allocator = _begun(settings, limit_bytes, keeps_log, done, state if start == "reconstructed" else None)
+    fresh = partial(_begun, settings, limit_bytes, done, state if start == "reconstructed" else None)
+    allocator = fresh(keeps_log)
     first = _packed(done) if start == "packed" else np.zeros(0, STEP)
     placed = allocator.replay(np.concatenate([first, done.steps]))[len(first) :]
-    times = pl.concat([pl.Series("time", [None] * len(first), done.rows["time"].dtype), done.rows["time"]])
     why: list[str | None] | None = None
     if settings == told and start != "packed" and _knows_segments(device):
-        twin = partial(_begun, settings, limit_bytes, False, done, state if start == "reconstructed" else None)
-        why = reasons(twin, done, placed) if explains else [None] * len(placed)
+        why = reasons(partial(fresh, False), done, placed) if explains else [None] * len(placed)
+    return _replay(allocator, start, done, placed, why, state.doubts if state is not None else ())
+
+
+def _replay(
+    allocator: Allocator, start: Begin, done: Trace, placed: Ints, why: list[str | None] | None, doubts: tuple[str, ...]
+) -> Replay:
     placements, ratio = _placements(done, placed, why)
-    failed = done.rows["action"].to_numpy() == "oom"
-    asked = done.steps["action"] == ALLOC
+    failed, asked = done.rows["action"].to_numpy() == "oom", done.steps["action"] == ALLOC
+    anew = len(done.before) if start == "packed" else 0
     return Replay(
-        settings,
+        allocator.settings,
         start,
-        limit_bytes,
+        allocator.limit_bytes,
         allocator.counters,
         placements,
         ratio,
-        int((asked & failed & (placed >= 0)).sum()),
-        int((asked & ~failed & (placed < 0)).sum()),
-        allocator,
-        times,
-        (*done.doubts, *(state.doubts if state is not None else ())),
+        avoided_count=int((asked & failed & (placed >= 0)).sum()),
+        new_failure_count=int((asked & ~failed & (placed < 0)).sum()),
+        allocator=allocator,
+        times=pl.concat([pl.Series("time", [None] * anew, done.rows["time"].dtype), done.rows["time"]]),
+        doubts=(*done.doubts, *doubts),
     )
 
 
@@ -180,7 +185,7 @@ def recorded_peaks(device: Device) -> tuple[int | None, int | None]:
 
 
 def _begun(
-    settings: Settings, limit_bytes: int | None, keeps_log: bool, done: Trace, state: InitialState | None
+    settings: Settings, limit_bytes: int | None, done: Trace, state: InitialState | None, keeps_log: bool
 ) -> Allocator:
     allocator = Allocator(
         settings,

@@ -55,20 +55,14 @@ def blocks_frame(
     nodes = heap.nodes[order]
     if not len(nodes):
         return Blocks.create_empty()
-    before = nodes["before"]
-    begins = (
-        (before < 0) | (heap.nodes["state"][before] == UNMAPPED) | (heap.nodes["origin"][before] != nodes["origin"])
-    )
-    group = np.cumsum(begins) - 1
-    sizes = np.zeros(group[-1] + 1, np.int64)
-    np.add.at(sizes, group, nodes["size"])
+    segment, sizes = _segments(heap, nodes)
     is_large = heap.sets.reshape(-1, 4)[nodes["arena"], 1] == nodes["free_set"]
     names = _STATES if is_torch else _STATES | {IDLE: "free"}
     frame = pl.DataFrame(
         {
             "snapshot": "simulated",
-            "segment_id": nodes["address"][begins][group],
-            "segment_bytes": sizes[group],
+            "segment_id": segment,
+            "segment_bytes": sizes,
             "segment_kind": np.where(is_large, "large", "small") if is_torch else [None] * len(nodes),
             "is_expandable": nodes["chunk"] > 0,
             "pool": pl.Series([pools[each] for each in nodes["arena"]], dtype=pl.String),
@@ -87,6 +81,17 @@ def blocks_frame(
         pl.when(~idle).then("requested_bytes").alias("requested_bytes"),
     )
     return Blocks.validate(frame.select(Blocks.column_names()), cast=True)
+
+
+def _segments(heap: Heap, nodes: Records) -> tuple[Ints, Ints]:
+    """(begin, size) of the segment of each block; the blocks come by address."""
+    before = nodes["before"]
+    follows = (before >= 0) & (heap.nodes["state"][before] != UNMAPPED)
+    begins = ~(follows & (heap.nodes["origin"][before] == nodes["origin"]))
+    group = np.cumsum(begins) - 1
+    sizes = np.zeros(group[-1] + 1, np.int64)
+    np.add.at(sizes, group, nodes["size"])
+    return nodes["address"][begins][group], sizes[group]
 
 
 def events_frame(log: Records, streams: Sequence[str | None], times: pl.Series | None = None) -> pl.DataFrame:
