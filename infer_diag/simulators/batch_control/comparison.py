@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from infer_diag.errors import DiagError
 from infer_diag.simulators.batch_control.bound import most_in_slo, most_served
@@ -122,7 +122,7 @@ def summary(runs: pl.DataFrame) -> pl.DataFrame:
         pl.col("value").std().alias("spread"),
     )
     counts = [count for count in told["seed_count"].unique() if count > 1]
-    factor = {count: float(student.ppf(0.975, count - 1)) / count**0.5 for count in counts}
+    factor = {count: float(stdtrit(count - 1, 0.975)) / count**0.5 for count in counts}
     half = pl.col("spread") * pl.col("seed_count").replace_strict(factor, default=None, return_dtype=pl.Float64)
     whole = pl.col("known_count") == pl.col("seed_count")
     told = told.with_columns(

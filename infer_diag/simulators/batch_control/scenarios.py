@@ -53,13 +53,24 @@ def step(before_s: float = 20.0, burst_s: float = 5.0, after_s: float = 35.0) ->
     )
 
 
-def replayed(requests: pl.DataFrame, *, mean_per_s: float | None = None, name: str = "replay") -> Scenario:
-    """The arrivals of a log or trace, from 0 s on, sped up or slowed down to a mean rate where one is given.
+def replayed(
+    requests: pl.DataFrame,
+    *,
+    mean_per_s: float | None = None,
+    copies: int = 1,
+    tail_s: float = 10.0,
+    name: str = "replay",
+) -> Scenario:
+    """The arrivals of a log or trace, from 0 s on; `tail_s` after the last one the run ends.
 
-    Frame in: Requests; those without an arrival are left out. The last arrival ends the run.
+    `mean_per_s` brings them to that rate, copies not counted, by stretching or squeezing all of time; `copies`
+    lets every arrival stand for so many requests at once, as more clients of the same habits would bring.
+
+    Frame in: Requests; those without an arrival are left out.
 
     Raises:
-        DiagError: fewer than two requests tell their arrival, they all arrive at once, or the rate is not above 0.
+        DiagError: fewer than two requests tell their arrival, they all arrive at once, or a rate or the copies are not
+            above 0.
     """
     times = requests["arrival_s"].drop_nulls().sort().to_numpy()
     if len(times) < 2 or times[-1] <= times[0]:
@@ -67,9 +78,9 @@ def replayed(requests: pl.DataFrame, *, mean_per_s: float | None = None, name: s
             "a replay needs two requests that arrive at different times",
             hint="load a trace, or a log with per-request events",
         )
-    if mean_per_s is not None and mean_per_s <= 0:
-        raise DiagError("a mean rate is requests per second above 0")
+    if (mean_per_s is not None and mean_per_s <= 0) or copies < 1 or tail_s < 0:
+        raise DiagError("a mean rate is requests per second above 0, and there is one copy at least")
     times = times - times[0]
     own_per_s = (len(times) - 1) / times[-1]
-    times = times * (own_per_s / mean_per_s if mean_per_s else 1.0)
-    return Scenario(name, lambda seed: times.copy(), float(np.nextafter(times[-1], np.inf)), is_drawn=False)
+    times = np.repeat(times * (own_per_s / mean_per_s if mean_per_s else 1.0), copies)
+    return Scenario(name, lambda seed: times.copy(), float(times[-1]) + max(tail_s, 1e-6), is_drawn=False)

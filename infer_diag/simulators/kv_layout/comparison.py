@@ -114,7 +114,7 @@ def occupancies(
     registers: Sequence[int] = (32, 40, 48, 64, 80, 96, 128, 168, 255),
     shared_kib: Sequence[int] = (0, 8, 16, 32, 48, 64, 96, 128, 163, 227),
 ) -> pl.DataFrame:
-    """`frames.Occupancies`: blocks and warps on an SM by registers and shared memory, whatever layout a kernel reads."""
+    """`frames.Occupancies`: blocks and warps on an SM by registers and shared memory; layouts have no part in it."""
     rows = []
     for register in registers:
         for size in shared_kib:
