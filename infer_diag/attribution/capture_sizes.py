@@ -120,14 +120,7 @@ def capture_plan(
     chosen = sorted(set(sizes))
     if not chosen or chosen[0] < 1:
         raise DiagError("a capture list needs sizes of 1 token or more", hint="capture_plan(batches, (1, 2, 4, 8), …)")
-    size, count = _counted(batches)
-    graphs = np.asarray(chosen, dtype=np.int64)
-    place = np.searchsorted(graphs, size)
-    padded_to = graphs[np.minimum(place, len(graphs) - 1)]
-    replays = (place < len(graphs)) & ((padded_to - size) <= most_padding_ratio * padded_to)
-    steps, replayed = int(count.sum()), int(count[replays].sum())
-    padding = int(((padded_to - size) * count)[replays].sum())
-    computed = int((padded_to * count)[replays].sum())
+    steps, replayed, padding, computed = _replays(batches, chosen, most_padding_ratio)
     number = len(chosen) if graph_count is None else graph_count
     row = {
         "plan": name,
@@ -167,14 +160,7 @@ def capture_frontier(
     size, count = size[within], count[within]
     if not len(size) or most < 1:
         raise DiagError("no step is small enough for a graph", hint="give a larger `largest`, or at least one graph")
-    rounded = -(-size // multiple_of) * multiple_of
-    if largest is not None:
-        rounded = np.minimum(rounded, largest)
-    levels, group = np.unique(rounded, return_inverse=True)
-    steps: Floats = np.bincount(group, weights=count).astype(np.float64)
-    tokens: Floats = np.bincount(group, weights=count * size).astype(np.float64)
-    if largest is not None and levels[-1] < largest:
-        levels, steps, tokens = np.append(levels, largest), np.append(steps, 0.0), np.append(tokens, 0.0)
+    levels, steps, tokens = _levelled(size, count, largest, multiple_of)
     lists = _best_lists(levels, steps, tokens, min(most, len(levels)))
     plans = [capture_plan(batches, chosen, f"best of {len(chosen)}", cost=cost, token_s=token_s) for chosen in lists]
     return CapturePlans.validate(pl.concat(plans))
@@ -239,9 +225,33 @@ def compared(plan: pl.DataFrame, reference: pl.DataFrame) -> Verdict:
     )
 
 
+def _replays(batches: pl.DataFrame, sizes: Sequence[int], most_padding_ratio: float) -> tuple[int, int, int, int]:
+    """(steps, steps that replay a graph, tokens of padding in these, tokens that these compute)."""
+    size, count = _counted(batches)
+    graphs = np.asarray(sizes, dtype=np.int64)
+    place = np.searchsorted(graphs, size)
+    padded_to = graphs[np.minimum(place, len(graphs) - 1)]
+    replays = (place < len(graphs)) & ((padded_to - size) <= most_padding_ratio * padded_to)
+    padding = ((padded_to - size) * count)[replays]
+    return int(count.sum()), int(count[replays].sum()), int(padding.sum()), int((padded_to * count)[replays].sum())
+
+
 def _counted(batches: pl.DataFrame) -> tuple[Ints, Ints]:
     ordered = batches.sort("size_tokens")
     return ordered["size_tokens"].to_numpy().astype(np.int64), ordered["step_count"].to_numpy().astype(np.int64)
+
+
+def _levelled(size: Ints, count: Ints, largest: int | None, multiple_of: int) -> tuple[Ints, Floats, Floats]:
+    """The sizes that a list may hold, ascending, with the steps and their tokens that belong to each."""
+    rounded = -(-size // multiple_of) * multiple_of
+    if largest is not None:
+        rounded = np.minimum(rounded, largest)
+    levels, group = np.unique(rounded, return_inverse=True)
+    steps: Floats = np.bincount(group, weights=count).astype(np.float64)
+    tokens: Floats = np.bincount(group, weights=count * size).astype(np.float64)
+    if largest is not None and levels[-1] < largest:
+        return np.append(levels, largest), np.append(steps, 0.0), np.append(tokens, 0.0)
+    return levels, steps, tokens
 
 
 def _best_lists(levels: Ints, steps: Floats, tokens: Floats, most: int) -> list[list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import plotly.graph_objects as go
 import polars as pl
 
@@ -27,22 +29,7 @@ def starts_together_chart(starts: pl.DataFrame, parts: pl.DataFrame) -> go.Figur
     for state, colour in _STATES.items():
         rows = points.filter(pl.col("caches").eq_missing(pl.lit(state))).to_dicts()
         if rows:
-            figure.add_trace(
-                go.Box(
-                    name=f"caches {state}" if state else "caches not told",
-                    orientation="h",
-                    x=[row["duration_s"] for row in rows],
-                    y=[_part_name(row["part"]) for row in rows],
-                    text=[f"{label(row['deployment'])} · {label(row['start_id'])}" for row in rows],
-                    boxpoints="all",
-                    pointpos=0,
-                    jitter=0.4,
-                    marker={"color": colour, "size": 5, "opacity": 0.8},
-                    line={"color": colour, "width": 1.5},
-                    fillcolor="rgba(0,0,0,0)",
-                    hoverinfo="x+text",
-                )
-            )
+            figure.add_trace(_box(f"caches {state}" if state else "caches not told", rows, colour))
     told = set(points["part"].to_list())
     order = [part for part in (_SPAN, *PHASES, "unlogged") if part in told]
     subtitle = f"{len(ready):,} starts that became ready · parts do not overlap and add up to the span · measured"
@@ -57,6 +44,23 @@ def starts_together_chart(starts: pl.DataFrame, parts: pl.DataFrame) -> go.Figur
         showgrid=False,
     )
     return figure
+
+
+def _box(name: str, rows: list[dict[str, Any]], colour: str) -> go.Box:
+    return go.Box(
+        name=name,
+        orientation="h",
+        x=[row["duration_s"] for row in rows],
+        y=[_part_name(row["part"]) for row in rows],
+        text=[f"{label(row['deployment'])} · {label(row['start_id'])}" for row in rows],
+        boxpoints="all",
+        pointpos=0,
+        jitter=0.4,
+        marker={"color": colour, "size": 5, "opacity": 0.8},
+        line={"color": colour, "width": 1.5},
+        fillcolor="rgba(0,0,0,0)",
+        hoverinfo="x+text",
+    )
 
 
 def _part_name(part: str) -> str:

@@ -33,19 +33,43 @@ def lock_lines() -> list[str]:
     ]
 
 
+_FIXED = (
+    Claim(
+        "who calls Register()",
+        "every namespace, concurrently",
+        "the plugin, once per resource, when it or kubelet starts",
+        "modelled",
+        "no tenant ever calls it, so no state has to be brought into step before Allocate",
+        "device plugin API",
+    ),
+    Claim(
+        "what to check on the node",
+        "Allocatable against Capacity",
+        "unhealthy or reserved devices",
+        "modelled",
+        "the difference does not move with use: requests stand under Allocated resources",
+        "kubectl describe node",
+    ),
+    Claim(
+        "the metric",
+        "device_plugin_allocation_duration_seconds",
+        METRIC,
+        "modelled",
+        "a histogram by resource_name, and kubelet's own; before it alloc_latency_microseconds",
+        "kubelet's metrics",
+    ),
+)
+
+
 def tenant_claims(penalty: Penalty | None = None) -> Claims:
     """Every figure of the article's section 2.5 beside ours; with the recorded starts' first requests, if given."""
+    return Claims([_FIXED[0], *_lock_claims(), *_FIXED[1:], *([_first(penalty)] if penalty is not None else [])])
+
+
+def _lock_claims() -> list[Claim]:
     extra = ARTICLE_COLD_S - ARTICLE_WARM_S
     load, burst = poisson_load_for(extra, ARTICLE_WARM_S), burst_waits(8, ARTICLE_WARM_S)
-    claims = [
-        Claim(
-            "who calls Register()",
-            "every namespace, concurrently",
-            "the plugin, once per resource, when it or kubelet starts",
-            "modelled",
-            "no tenant ever calls it, so no state has to be brought into step before Allocate",
-            "device plugin API",
-        ),
+    return [
         Claim(
             "a global d.mu in Allocate()",
             f"+{format_s(ARTICLE_LOCK_S)} on average",
@@ -64,24 +88,7 @@ def tenant_claims(penalty: Penalty | None = None) -> Claims:
             "can be kept warm is a placeholder pod and a pulled image; shares are MIG, time slices or MPS",
             "M/D/1 and a burst",
         ),
-        Claim(
-            "what to check on the node",
-            "Allocatable against Capacity",
-            "unhealthy or reserved devices",
-            "modelled",
-            "the difference does not move with use: requests stand under Allocated resources",
-            "kubectl describe node",
-        ),
-        Claim(
-            "the metric",
-            "device_plugin_allocation_duration_seconds",
-            METRIC,
-            "modelled",
-            "a histogram by resource_name, and kubelet's own; before it alloc_latency_microseconds",
-            "kubelet's metrics",
-        ),
     ]
-    return Claims([*claims, *([_first(penalty)] if penalty is not None else [])])
 
 
 def _first(penalty: Penalty) -> Claim:
