@@ -50,6 +50,9 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     memory = verb("memory", verbs.memory_verb, verbs.memory_code)
     _recording(memory, session)
     memory.add_argument("--at", metavar="TIME", help="moment of the block map, such as 12.5s (the last one)")
+    memory.add_argument(
+        "--what-if", metavar="SETTINGS", help="replay under other settings: expandable_segments,max_split_size_mb=128"
+    )
     _cost(verb("cost", cost.cost_verb, cost.cost_code), session)
     _compare(verb("compare", cost.compare_verb, cost.compare_code), session)
     add_live_verbs(verb, session)

@@ -135,11 +135,21 @@ def batching_code(session: Session, options: argparse.Namespace) -> str:
 
 def memory_verb(session: Session, options: argparse.Namespace) -> Panel:
     """What stands where in device memory, over time, and what its holes would serve."""
+    if options.what_if:
+        try:
+            from infer_diag.jupyter.memory_what_if_panel import memory_what_if_panel
+        except ModuleNotFoundError as error:
+            raise DiagError(f"a replay needs {error.name}", hint="pip install 'infer-diag[sim]' brings it") from error
+        return memory_what_if_panel(session.get(options.recording).recording, options.what_if)
     return memory_panel(session.get(options.recording).diagnosis, _at_s(options))
 
 
 def memory_code(session: Session, options: argparse.Namespace) -> str:
     """The Python of `%diag memory`."""
+    if options.what_if:
+        loaded = session.get(options.recording)
+        imports = f"{_IMPORT}\nfrom infer_diag.jupyter.memory_what_if_panel import memory_what_if_panel"
+        return f"{imports}\n{loaded.code}\nmemory_what_if_panel(recording, {options.what_if!r})"
     at_s = _at_s(options)
     return _panel_code(session, options, "memory_panel", f", at_s={at_s:g}" if at_s is not None else "")
 

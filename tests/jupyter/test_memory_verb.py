@@ -68,3 +68,15 @@ def test_a_recording_without_memory_says_what_would_tell(notebook: Any) -> None:
     ran = notebook.ok("%diag memory bare")
     assert "snapshot" in ran.text
     assert PLOTLY not in ran.bundles[0]
+
+
+def test_other_settings_are_replayed_beside_the_recording(heap: Any) -> None:
+    pytest.importorskip("numba")
+    ran = heap.ok("%diag memory churn --what-if expandable_segments")
+    assert ran.text.startswith("What if expandable_segments (simulated)")
+    assert "the recording: " in ran.text and "recorded settings: " in ran.text
+    assert any(PLOTLY in bundle for bundle in ran.bundles)
+    assert (
+        "memory_what_if_panel(recording, 'expandable_segments')"
+        in heap.ok("%diag memory churn --what-if expandable_segments --code").text
+    )

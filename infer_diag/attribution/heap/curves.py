@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 INSTANTS = 1000
 """A screen has about as many columns; the most that was active between two instants is kept beside them."""
 MOST_FAILURES = 200
-_SIZES = ("allocated", "active", "requested", "reserved", "most_active", "idle", "largest", "holes", "split", "usable")
+LEVELS = ("allocated", "active", "requested", "reserved", "most_active", "idle", "largest", "holes", "split", "usable")
 _OF_BLOCKS = ("active_bytes", "allocated_bytes", "requested_bytes", "peak_active_bytes")
 _OF_HOLES = (
     "idle_bytes",
@@ -52,7 +52,7 @@ def trace_curves(trace: HeapTrace, instants: int = INSTANTS) -> pl.DataFrame:
     events = _instants(trace, instants)
     found = trace.replayed(events)
     levels = found.levels
-    levels[:, : len(trace.unnamed_bytes), _SIZES.index("reserved")] += trace.unnamed_bytes
+    levels[:, : len(trace.unnamed_bytes), LEVELS.index("reserved")] += trace.unnamed_bytes
     pools = [_pool_rows(trace, events, levels, group) for group in range(len(trace.groups))]
     device = _with_recorded(trace, events, _device_rows(trace, events, levels))
     rows = pl.concat([device, *pools], how="vertical_relaxed").sort("event_id", maintain_order=True)
@@ -75,7 +75,7 @@ def _pool_rows(trace: HeapTrace, events: Ints, levels: Floats, group: int) -> pl
     own = levels[:, group]
     kind, pool = trace.groups["segment_kind"][group], trace.groups["pool"][group]
     has_requests = pool is None and len(trace.requests.of_kind(kind)[0]) > 0
-    largest = own[:, _SIZES.index("largest")]
+    largest = own[:, LEVELS.index("largest")]
     beyond = trace.requests.beyond(kind, largest) if has_requests else np.full(len(events), np.nan)
     unusable = _share(own, "usable") if has_requests else np.full(len(events), np.nan)
     rows = _rows(trace, events, own, unusable, beyond)
@@ -84,11 +84,11 @@ def _pool_rows(trace: HeapTrace, events: Ints, levels: Floats, group: int) -> pl
 
 
 def _device_rows(trace: HeapTrace, events: Ints, levels: Floats) -> pl.DataFrame:
-    whole = levels[:, :-1, : len(_SIZES)].sum(axis=1)
+    whole = levels[:, :-1, : len(LEVELS)].sum(axis=1)
     # The peaks of pools are not of the same moment, so the device keeps its own.
-    whole[:, _SIZES.index("most_active")] = levels[:, -1, _SIZES.index("most_active")]
-    largest = levels[:, :, _SIZES.index("largest")]
-    whole[:, _SIZES.index("largest")] = largest.max(axis=1)
+    whole[:, LEVELS.index("most_active")] = levels[:, -1, LEVELS.index("most_active")]
+    largest = levels[:, :, LEVELS.index("largest")]
+    whole[:, LEVELS.index("largest")] = largest.max(axis=1)
     kinds = trace.groups["segment_kind"].to_list()
     usable, beyond = np.zeros(len(events)), np.zeros(len(events))
     for kind in dict.fromkeys(kinds):
@@ -98,12 +98,12 @@ def _device_rows(trace: HeapTrace, events: Ints, levels: Floats) -> pl.DataFrame
             if each == kind and pool is None
         ]
         share = trace.requests.kind_share(kind, of_bytes=True)
-        usable += levels[:, own, _SIZES.index("usable")].sum(axis=1) * share
+        usable += levels[:, own, LEVELS.index("usable")].sum(axis=1) * share
         top = largest[:, own].max(axis=1) if own else np.zeros(len(events))
         beyond += np.nan_to_num(trace.requests.beyond(kind, top)) * trace.requests.kind_share(kind, of_bytes=False)
     # Requests of a kind for which there is no segment yet find no hole at all.
     missing = 1 - sum(trace.requests.kind_share(kind, of_bytes=False) for kind in dict.fromkeys(kinds))
-    whole[:, _SIZES.index("usable")] = usable
+    whole[:, LEVELS.index("usable")] = usable
     none = np.full(len(events), np.nan)
     asked = len(trace.requests.sizes) > 0
     rows = _rows(trace, events, whole, _share(whole, "usable") if asked else none, beyond + missing if asked else none)
@@ -126,13 +126,13 @@ def _with_recorded(trace: HeapTrace, events: Ints, device: pl.DataFrame) -> pl.D
 
 def _share(levels: Floats, name: str) -> Floats:
     """1 − this / idle, nan where nothing is idle."""
-    idle = levels[:, _SIZES.index("idle")]
-    found: Floats = 1 - np.divide(levels[:, _SIZES.index(name)], idle, out=np.full(len(idle), np.nan), where=idle > 0)
+    idle = levels[:, LEVELS.index("idle")]
+    found: Floats = 1 - np.divide(levels[:, LEVELS.index(name)], idle, out=np.full(len(idle), np.nan), where=idle > 0)
     return found
 
 
 def _rows(trace: HeapTrace, events: Ints, levels: Floats, unusable: Floats, beyond: Floats) -> pl.DataFrame:
-    whole = {name: pl.Series(levels[:, place]).cast(pl.Int64) for place, name in enumerate(_SIZES)}
+    whole = {name: pl.Series(levels[:, place]).cast(pl.Int64) for place, name in enumerate(LEVELS)}
     ratios = {
         "external_frag_ratio": _share(levels, "largest"),
         "weighted_unusable_ratio": unusable,
