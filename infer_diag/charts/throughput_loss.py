@@ -100,6 +100,64 @@ def budget_bars(budgets: pl.DataFrame) -> go.Figure:
     return figure
 
 
+def scheduler_bars(runs: pl.DataFrame, published: dict[str, float] | None = None) -> go.Figure:
+    """One bar per scheduler: the share of its throughput that real traffic takes, with its interval over the seeds.
+
+    Frame in: SchedulerRuns. `published`: shares by scheduler that others have told, drawn as marks.
+    """
+    rows = list(runs.iter_rows(named=True))
+    names = [label(row["scheduler"]) for row in rows]
+    figure = go.Figure(
+        go.Bar(
+            name="simulated",
+            x=[row["decay_ratio"] for row in rows],
+            y=names,
+            orientation="h",
+            marker={"color": COLOURS["ours"]},
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": [row["high_ratio"] - row["decay_ratio"] for row in rows],
+                "arrayminus": [row["decay_ratio"] - row["low_ratio"] for row in rows],
+                "color": INK,
+                "thickness": 1.5,
+            },
+            hovertext=[_scheduler(row) for row in rows],
+            hoverinfo="text",
+        )
+    )
+    if published:
+        figure.add_trace(
+            go.Scatter(
+                name="published",
+                x=list(published.values()),
+                y=[label(name) for name in published],
+                mode="markers",
+                marker={
+                    "color": COLOURS["published"],
+                    "size": 11,
+                    "symbol": "diamond",
+                    "line": {"color": INK, "width": 1},
+                },
+                hovertemplate="published: %{x:.1%}<extra></extra>",
+            )
+        )
+    subtitle = f"simulated, {rows[0]['seed_count']} seeds · whiskers are 95 % intervals · below 0: more" if rows else ""
+    dressed(figure, "What real traffic takes from throughput", subtitle, height=190 + 30 * max(len(rows), 1))
+    figure.update_xaxes(tickformat=".0%", title_text="less throughput than with even traffic")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return figure
+
+
+def _scheduler(row: dict[str, Any]) -> str:
+    return (
+        f"<b>{label(row['scheduler'])}</b><br>{format_count(row['even_tokens_per_s'])} → "
+        f"{format_count(row['real_tokens_per_s'])} output tokens/s<br>padding {format_ratio(row['padding_ratio'])}, "
+        f"{format_count(row['preemption_count'])} preemptions<br>longest wait {format_s(row['longest_wait_s'])}, "
+        f"{format_count(row['starved_count'])} starved"
+    )
+
+
 def _name(part: str) -> str:
     return part.replace("_", " ").replace("kv", "KV")
 
