@@ -54,7 +54,7 @@ def open_notebook(browser: Browser, address: str, *, dark: bool = False, width: 
 
 def run_all(page: Page) -> None:
     """Runs every cell without waiting for the last one."""
-    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
 
 
 def cells_of(page: Page) -> list[dict[str, Any]]:

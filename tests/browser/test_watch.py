@@ -117,7 +117,7 @@ def test_a_watch_of_a_stated_time_is_interrupted(browser: Browser, lab: str, eng
     page = open_notebook(browser, address)
     run_all(page)
     expect(page.locator(f"{WATCH} .widget-label", has_text=SEVERAL)).to_be_visible(timeout=WAIT_MS)
-    page.evaluate("jupyterapp.commands.execute('notebook:interrupt-kernel')")
+    page.evaluate("void jupyterapp.commands.execute('notebook:interrupt-kernel')")
     expect(page.locator(f"{WATCH} .widget-label", has_text="ended: interrupted")).to_be_visible(timeout=WAIT_MS)
     assert not errors_in(page)
     page.close()
