@@ -11,6 +11,7 @@ from infer_diag.charts.template import COLOURS, INK, dressed, label
 from infer_diag.units import format_bytes, format_count, format_s
 
 _FORMATS = ("#0072b2", "#e69f00", "#d55e00", "#009e73", "#8e5bb0")
+_TICKS_S = [digit * 10.0**power for power in range(-7, 3) for digit in (1, 3)]
 
 
 def context_article_chart(article: pl.DataFrame, *, basis: str, place: str) -> go.Figure:
@@ -145,7 +146,9 @@ def launches_chart(runs: pl.DataFrame, *, title: str, basis: str, place: str) ->
         )
     dressed(figure, label(title), f"{basis} on {label(place)}", height=360)
     figure.update_xaxes(title_text="launch", dtick=1 if runs["launch_id"].n_unique() <= 20 else 10)
-    figure.update_yaxes(type="log", title_text="seconds, logarithmic", tickformat="~s", ticksuffix="s", dtick="D2")
+    figure.update_yaxes(
+        type="log", title_text="logarithmic", tickvals=_TICKS_S, ticktext=[format_s(at) for at in _TICKS_S]
+    )
     return figure
 
 
