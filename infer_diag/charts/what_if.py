@@ -37,7 +37,7 @@ def what_if_bars(runs: pl.DataFrame) -> go.Figure:
     _limits(figure, rows)
     dressed(figure, "What other settings would have done", _subtitle(rows), height=170 + 34 * len(rows))
     figure.update_layout(barmode="stack", margin={"r": 200})
-    figure.update_xaxes(title_text="largest reserved memory", ticksuffix="B", tickformat="~s", rangemode="tozero")
+    figure.update_xaxes(title_text="largest reserved memory", showticklabels=False, rangemode="tozero")
     figure.update_yaxes(categoryorder="array", categoryarray=names, autorange="reversed", showgrid=False)
     return figure
 

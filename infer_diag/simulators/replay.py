@@ -25,6 +25,8 @@ from infer_diag.simulators.allocators.trace import Trace, trace
 from infer_diag.simulators.initial_state import InitialState, initial_state
 from infer_diag.simulators.replay_reasons import reasons
 
+_FIRST_IMPOSSIBLE = 1 << 60
+
 Begin = Literal["empty", "reconstructed", "packed"]
 """How the heap begins: with nothing, as it was in the recording, or with what lived then allocated anew by address."""
 
@@ -42,6 +44,7 @@ class Device:
     events: pl.DataFrame
     blocks: pl.DataFrame
     limit_bytes: int | None
+    doubts: tuple[str, ...] = ()
 
     def steps(self) -> Trace:
         """What the program did."""
@@ -80,19 +83,26 @@ def devices(recording: Recording) -> tuple[Device, ...]:
     keys = events.select("source_id", pl.col("gpu").cast(pl.String)).unique(maintain_order=True)
     found = []
     for source_id, gpu in keys.rows():
-        here = _of(events, source_id, gpu)
+        told, mine = _of(events, source_id, gpu), _of(recording.blocks, source_id, gpu)
+        here, last = _possible(told), _possible(mine.filter(pl.col("snapshot") == pl.col("snapshot").last()))
         if not here["action"].is_in(["alloc", "free"]).any():
             continue
-        mine = _of(recording.blocks, source_id, gpu)
-        last = mine.filter(pl.col("snapshot") == mine["snapshot"][-1]) if len(mine) else mine
+        lost = len(told) - len(here)
+        doubts = (f"{lost:,} events have an address that no device has and are left out",) if lost else ()
         engine = recording.sources[source_id].engine if source_id < len(recording.sources) else "pytorch"
-        found.append(Device(source_id, gpu, engine, here, last, _limit(recording, source_id, gpu, here, last)))
+        limit = _limit(recording, source_id, gpu, here, last)
+        found.append(Device(source_id, gpu, engine, here, last, limit, doubts))
     return tuple(found)
 
 
 def _of(frame: pl.DataFrame, source_id: int, gpu: str | None) -> pl.DataFrame:
     is_gpu = pl.col("gpu").cast(pl.String).eq_missing(pl.lit(gpu, pl.String))
     return frame.filter((pl.col("source_id") == source_id) & is_gpu)
+
+
+def _possible(frame: pl.DataFrame) -> pl.DataFrame:
+    """Without rows whose address no device has: those are damaged."""
+    return frame.filter((pl.col("address_id") < _FIRST_IMPOSSIBLE).fill_null(True))
 
 
 def recorded_settings(device: Device) -> Settings:
@@ -141,7 +151,7 @@ def replay(
     why: list[str | None] | None = None
     if settings == told and start != "packed" and _knows_segments(device):
         why = reasons(partial(fresh, False), done, placed) if explains else [None] * len(placed)
-    return _replay(allocator, start, done, placed, why, state.doubts if state is not None else ())
+    return _replay(allocator, start, done, placed, why, (*device.doubts, *(state.doubts if state is not None else ())))
 
 
 def _replay(

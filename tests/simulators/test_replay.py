@@ -164,6 +164,28 @@ def test_several_devices_are_apart() -> None:
     assert (first.limit_bytes, second.limit_bytes) == (160 * MIB, None)
 
 
+def test_where_only_the_rounded_size_is_recorded_it_is_what_was_asked_for() -> None:
+    allocator = Allocator(CupySettings())
+    for size in (3 * MIB, 5 * MIB):
+        allocator.malloc(size)
+    events = allocator.recording().allocator_events.filter(pl.col("action") == "alloc")
+    told = events.with_columns(pl.lit(None, pl.UInt64).alias("requested_bytes"))
+    recording = Recording(sources=(Source("trace", "kineto", "pytorch"),), allocator_events=told)
+    done = replay(only(recording))
+    assert done.placed_ratio is None
+    assert done.counters.allocated_peak_bytes == 8 * MIB
+
+
+def test_a_damaged_address_costs_its_own_event() -> None:
+    recording = pinned()
+    events = recording.allocator_events
+    far = events.head(1).with_columns(pl.lit((1 << 64) - 4096, pl.UInt64).alias("address_id"))
+    device = only(recording.replace(allocator_events=pl.concat([events, far])))
+    done = replay(device)
+    assert done.doubts == ("1 events have an address that no device has and are left out",)
+    assert done.placed_ratio == 1.0
+
+
 @pytest.mark.parametrize(("engine", "settings"), [("cupy", CupySettings()), ("rmm", RmmPoolSettings())])
 def test_events_without_blocks_are_replayed_by_their_own_allocator(engine: str, settings: object) -> None:
     allocator = Allocator(CupySettings())

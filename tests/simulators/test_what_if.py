@@ -74,6 +74,10 @@ def test_what_is_recorded_stays_where_nothing_else_is_asked_for() -> None:
     assert alternatives("limit=24GiB,allocator=torch", CupySettings()).settings == (("torch", TorchSettings()),)
 
 
+def test_the_drivers_pool_is_called_an_approximation() -> None:
+    assert alternatives("allocator=cuda_async", TorchSettings()).settings[0][0] == "cuda_async (approximation)"
+
+
 def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="no setting named 'expandable'") as raised:
         alternatives("expandable,allocator=cupy", TorchSettings())

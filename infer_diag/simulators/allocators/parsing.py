@@ -85,7 +85,8 @@ def _allocator(value: str | None, words: list[tuple[str, str | None]], base: Tor
         raise UnknownNameError("allocator", name, ALLOCATORS)
     settings = base if name == "torch" else ALLOCATORS[name]
     sizes = {_POOLS[key][1]: _bytes(key, text) for key, text in words if key in _POOLS and _POOLS[key][0] == name}
-    return name, cast(Settings, replace(cast(Any, settings), **sizes))
+    shown = f"{name} (approximation)" if name == "cuda_async" else name
+    return shown, cast(Settings, replace(cast(Any, settings), **sizes))
 
 
 def _check_used(words: list[tuple[str, str | None]]) -> None:

@@ -52,7 +52,9 @@ def trace(events: pl.DataFrame, blocks: pl.DataFrame, *, limit_bytes: int | None
     cache, unless the request after it needed the room (`limit_bytes` tells; where it is null, none is taken to).
     """
     told = events.with_columns(
-        pl.int_range(pl.len(), dtype=pl.Int64).alias("row"), pl.col("stream").cast(pl.String).fill_null("0")
+        pl.int_range(pl.len(), dtype=pl.Int64).alias("row"),
+        pl.col("stream").cast(pl.String).fill_null("0"),
+        pl.coalesce("requested_bytes", "allocated_bytes").alias("requested_bytes"),
     ).select("row", "time", pl.col("action").cast(pl.String), *_TOLD, "stream")
     lives, doubts = _lives(told)
     before = _before(lives, blocks)
