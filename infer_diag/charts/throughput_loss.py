@@ -24,6 +24,8 @@ LOSS_COLOURS = {
     "residual": "#5f6570",
 }
 """One colour per part."""
+INSIDE_RATIO = 0.4
+"""A bar that takes so much of the width holds its note."""
 
 
 def loss_bars(parts: pl.DataFrame, basis: str = "") -> go.Figure:
@@ -38,6 +40,7 @@ def loss_bars(parts: pl.DataFrame, basis: str = "") -> go.Figure:
         begins.append(at)
         at += row["engine_s"] or 0.0
     names = [_name(row["part"]) for row in rows]
+    inside = [(row["engine_s"] or 0.0) > INSIDE_RATIO * at for row in rows]
     figure = go.Figure(
         go.Bar(
             x=[row["engine_s"] or 0.0 for row in rows],
@@ -46,27 +49,32 @@ def loss_bars(parts: pl.DataFrame, basis: str = "") -> go.Figure:
             orientation="h",
             marker={"color": [LOSS_COLOURS[row["part"]] for row in rows]},
             error_x=_whiskers(rows),
+            text=[_note(row) if fits else "" for row, fits in zip(rows, inside, strict=True)],
+            textposition="inside",
+            insidetextanchor="middle",
             hovertext=[_hover(row) for row in rows],
             hoverinfo="text",
             showlegend=False,
         )
     )
-    for name, begin, row in zip(names, begins, rows, strict=True):
-        figure.add_annotation(
-            x=max(begin + (row["engine_s"] or 0.0), (row["high_s"] and begin + row["high_s"]) or 0.0),
-            y=name,
-            text=_note(row),
-            showarrow=False,
-            xanchor="left",
-            xshift=6,
-            font={"color": INK, "size": 12},
-        )
+    for name, begin, row, fits in zip(names, begins, rows, inside, strict=True):
+        if not fits:
+            figure.add_annotation(y=name, text=_note(row), **_beside(begin, row, at))
     subtitle = label(f"seconds of all engines; whiskers are intervals or bounds · {basis}" if basis else "seconds")
     dressed(figure, "Where the engines' time went", subtitle, height=150 + 30 * max(len(rows), 1))
-    figure.update_layout(margin={"r": 150})
-    figure.update_xaxes(title_text="engine time", ticksuffix=" s", rangemode="tozero")
+    figure.update_xaxes(title_text="engine time", ticksuffix=" s", range=[0, at * 1.02])
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
+
+
+def _beside(begin: float, row: dict[str, Any], whole: float) -> dict[str, Any]:
+    """Where a bar's note stands: on its right while there is room, else on its left."""
+    end = begin + (row["engine_s"] or 0.0)
+    low, high = (row["low_s"], row["high_s"]) if _known(row) else (0.0, 0.0)
+    right = end <= (1 - INSIDE_RATIO) * whole
+    x = max(end, begin + high) if right else min(begin, begin + low)
+    side = {"xanchor": "left", "xshift": 6} if right else {"xanchor": "right", "xshift": -6}
+    return {"x": min(x, whole), "showarrow": False, "font": {"color": INK, "size": 12}, **side}
 
 
 def budget_bars(budgets: pl.DataFrame) -> go.Figure:
@@ -180,13 +188,13 @@ def _ends(low: float, high: float) -> str:
 
 
 def _whiskers(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    over = [max(0.0, row["high_s"] - row["engine_s"]) if _known(row) else 0.0 for row in rows]
-    under = [max(0.0, row["engine_s"] - row["low_s"]) if _known(row) else 0.0 for row in rows]
+    over = [max(0.0, row["high_s"] - row["engine_s"]) if _known(row) else None for row in rows]
+    under = [max(0.0, row["engine_s"] - row["low_s"]) if _known(row) else None for row in rows]
     return {"type": "data", "symmetric": False, "array": over, "arrayminus": under, "color": INK, "thickness": 1.5}
 
 
 def _known(row: dict[str, Any]) -> bool:
-    return None not in (row["engine_s"], row["low_s"], row["high_s"])
+    return None not in (row["engine_s"], row["low_s"], row["high_s"]) and row["high_s"] > row["low_s"]
 
 
 def _reach(row: dict[str, Any], end: str) -> float:

@@ -7,9 +7,9 @@ import polars as pl
 from infer_diag.report.claims import Claim, Claims
 
 _PUBLISHED = {
-    "vllm-v1": ("vLLM", "12.3 % less"),
-    "orca-article": ("Orca with a priority queue", "19.1 % less"),
-    "punica": ("Punica", "28.6 % less"),
+    "vllm-v1": ("vLLM", "−12.3 %"),
+    "orca-article": ("Orca with a priority queue", "−19.1 %"),
+    "punica": ("Punica", "−28.6 %"),
 }
 _NOT_SO = {
     "vllm-v1": "No workload, GPU or interval is named; 128 · 2,048 tokens of Llama-2-13B need 215 GB of KV.",
@@ -29,7 +29,7 @@ def scheduler_claims(runs: pl.DataFrame, where: str) -> Claims:
         Claim(
             f"{name}: throughput under real traffic",
             published,
-            f"{_less(rows[key]['decay_ratio'])} ({_less(rows[key]['low_ratio'])} to {_less(rows[key]['high_ratio'])})",
+            _change(rows[key]),
             "simulated",
             _NOT_SO[key],
             where,
@@ -44,7 +44,7 @@ def scheduler_claims(runs: pl.DataFrame, where: str) -> Claims:
             Claim(
                 "re-sorting five requests at 0.8 ms each",
                 "meets the SLA under load",
-                f"{_less(cost)} throughput, the longest wait {longer:+.1f} s",
+                f"{_signed(-cost)} throughput, the longest wait {longer:+.1f} s",
                 "simulated",
                 "Five heads of a long queue are not its tail; the time is taken from every step.",
                 where,
@@ -65,8 +65,8 @@ def length_claims(
         [
             Claim(
                 "length variance above 89 %",
-                "38 % less throughput",
-                f"{_less(-static_change)} in padded batches, {_less(-continuous_change)} in continuous ones",
+                "−38 % throughput",
+                f"{_signed(static_change)} in padded batches of 128, {_signed(continuous_change)} in continuous ones",
                 "simulated",
                 "Variance has no per cent; taken as a coefficient of variation 0.89 is what Azure's traffic has daily.",
                 where,
@@ -74,7 +74,7 @@ def length_claims(
             Claim(
                 "pad_to_multiple_of=8",
                 "reduces padding",
-                f"adds {aligned_ratio:.2%} of the tokens",
+                f"adds {aligned_ratio * 100:.2f} % to the tokens",
                 "measured",
                 "It rounds every length up, for kernels that like it.",
                 "on the same lengths",
@@ -91,5 +91,9 @@ def length_claims(
     )
 
 
-def _less(ratio: float) -> str:
-    return f"{abs(ratio):.1%} {'less' if ratio >= 0 else 'more'}".replace("%", " %")
+def _change(row: dict[str, float]) -> str:
+    return f"{_signed(-row['decay_ratio'])} ({_signed(-row['high_ratio'])} to {_signed(-row['low_ratio'])})"
+
+
+def _signed(ratio: float) -> str:
+    return f"{ratio * 100:+.1f} %".replace("-", "−")

@@ -26,6 +26,8 @@ from infer_diag.attribution.throughput_loss import (
 from infer_diag.attribution.throughput_loss.padding import CONTINUOUS
 from infer_diag.charts.throughput_loss import budget_bars, loss_bars
 from infer_diag.errors import DiagError
+from infer_diag.jupyter.losses_panel import losses_panel
+from infer_diag.jupyter.panels import batching_panel
 from infer_diag.recording import Recording
 from infer_diag.simulators.serving import (
     SCHEDULERS,
@@ -269,6 +271,19 @@ def confounded() -> Recording:
                 | {"prompt_tokens": tokens, "output_tokens": 100, "source_id": 0, "line": len(rows) + 1}
             )
     return Recording(requests=schema.Requests.validate(pl.DataFrame(rows, infer_schema_length=None), cast=True))
+
+
+def test_a_panel_tells_the_losses_and_the_one_for_serving_names_the_largest() -> None:
+    recording = planted_budget(2048, 0.02, 2e-5)
+    told = losses_panel(recording)
+    assert told.frame is not None and told.figure is not None and len(told.lines) <= 12
+    assert any(line.startswith("prefill interference") for line in told.lines)
+    assert any("token budget" in line or "max_num_batched_tokens" in line for line in told.lines)
+    assert "engine time: prefill interference" in batching_panel(diag.diagnose(run(rate=12.0).recording)).text
+    half = run(count=600).recording
+    stopped = losses_panel(half.replace(requests=half.requests.gather_every(2)))
+    assert stopped.figure is None and "Little" in stopped.sentence
+    assert "not identifiable" in losses_panel(Recording()).sentence
 
 
 def test_charts_draw_the_frames_sums() -> None:

@@ -8,7 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+import infer_diag as diag
+from infer_diag import samples
+from infer_diag.attribution.simulated_accuracy import first_half_fit, simulated_accuracy
+from infer_diag.charts.throughput_loss import scheduler_bars
 from infer_diag.errors import DiagError
+from infer_diag.report.claims_schedulers import length_claims, scheduler_claims
 from infer_diag.simulators.scheduler_comparison import (
     Engine,
     Traffic,
@@ -23,6 +28,7 @@ from infer_diag.simulators.serving import (
     model_named,
     poisson_arrivals,
     roofline,
+    settings_of,
     simulate,
     workload,
 )
@@ -143,3 +149,55 @@ def workload_with_one_patient(aging: float):  # type: ignore[no-untyped-def]
     asked = workload(arrival_s, 100, 50, slo_s=np.where(np.arange(len(arrival_s)) == 20, 1e4, 1.0))
     settings = EngineSettings(max_num_seqs=4, order="aging", aging=aging)
     return starvation(simulate(asked, settings, StepTime(0.02, 1e-4, 1e-3)))
+
+
+def test_claims_stand_beside_the_articles() -> None:
+    told = compared_schedulers(NAMES, ENGINE, TRAFFIC, seeds=range(4))
+    claims = list(scheduler_claims(told, "here"))
+    assert [claim.article for claim in claims[:3]] == ["−12.3 %", "−19.1 %", "−28.6 %"]
+    assert all(claim.how == "simulated" and claim.where == "here" for claim in claims)
+    vllm = told.row(by_predicate=pl.col("scheduler") == "vllm-v1", named=True)
+    assert f"{-100 * vllm['decay_ratio']:+.1f}".replace("-", "−") in (claims[0].ours or "")
+    assert "throughput" in (claims[3].ours or "")
+    about_lengths = length_claims(
+        static_change=-0.5, continuous_change=-0.03, aligned_ratio=0.003, faults=("a", "b"), where="here"
+    )
+    assert [claim.ours for claim in about_lengths] == [
+        "−50.0 % in padded batches of 128, −3.0 % in continuous ones",
+        "adds 0.30 % to the tokens",
+        "2 TypeErrors",
+    ]
+
+
+def test_a_chart_draws_every_scheduler_and_the_published_shares() -> None:
+    told = compared_schedulers(["vllm-v1", "static"], ENGINE, TRAFFIC, seeds=range(2))
+    ours, theirs = scheduler_bars(told, {"vllm-v1": 0.123}).to_dict()["data"]
+    assert list(ours["x"]) == told["decay_ratio"].to_list()
+    assert list(theirs["x"]) == [0.123]
+
+
+@cache
+def recorded(name: str) -> tuple[diag.Recording, pl.DataFrame]:
+    client = pl.read_ndjson(samples.path(f"captured/{name}/client.jsonl")).rename({"send_s": "arrival_s"})
+    return diag.load(f"sample:captured/{name}/server.log"), client
+
+
+@pytest.mark.parametrize("name", ["plain", "kv_preempts"])
+def test_a_recorded_run_on_a_cpu_is_met_in_throughput(name: str) -> None:
+    log, client = recorded(name)
+    fit = first_half_fit(log)
+    assert fit.slow_ratio > 1
+    settings = settings_of(log.deployments, max_num_batched_tokens=2048, block_tokens=128)
+    told = simulated_accuracy(client, settings, fit.step_time)
+    errors = {(row["part"], row["measure"]): row["error_ratio"] for row in told.errors.iter_rows(named=True)}
+    assert abs(errors["whole", "output_tokens_per_s"]) < 0.15
+    assert abs(errors["second half", "output_tokens_per_s"]) < 0.2
+    assert all(error is not None for error in errors.values())
+    preempted = told.simulated.requests["preemption_count"].sum()
+    assert preempted == 0 if name == "plain" else preempted == pytest.approx(34, rel=0.5)
+
+
+def test_a_simulated_run_meets_itself() -> None:
+    run = simulate(TRAFFIC.real(1), COMMON, ENGINE.step_time)
+    told = simulated_accuracy(run.requests, COMMON, ENGINE.step_time, max_output_tokens=TRAFFIC.declared_tokens)
+    assert told.errors["error_ratio"].abs().max() < 1e-9  # type: ignore[operator]

@@ -18,6 +18,8 @@ from infer_diag.recording import Recording
 
 BINS = 4
 """An event is seen where at least so many bins lie in it."""
+SEEN_COUNT = 100_000
+"""Arrivals that tell the tick of the clock; more would tell the same."""
 SHORTEST_S = 0.5
 """Finer stamps count windows of this length: shorter ones hold too few requests of a usual server."""
 
@@ -60,7 +62,10 @@ def bursts_seen(recording: Recording) -> BurstsSeen:
         )
     found, resolutions = [], []
     for part in parts:
-        tick_s = clock_tick([round(each * MICROSECONDS) for each in part["arrival_s"].to_list()]) / MICROSECONDS
+        tick_s = (
+            clock_tick([round(each * MICROSECONDS) for each in part["arrival_s"].head(SEEN_COUNT).to_list()])
+            / MICROSECONDS
+        )
         resolutions.append(BINS * tick_s)
         found.append(_of_source(part, max(SHORTEST_S, BINS * tick_s)))
     rows = pl.concat(found)
