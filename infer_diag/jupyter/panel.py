@@ -29,13 +29,15 @@ class Panel:
     details: tuple[str, ...] = ()
     frame: pl.DataFrame | None = None
     figure: go.Figure | None = None
+    whole: bool = False
+    """Whether every line is shown: of a list of our own, which no log makes long."""
 
     @property
     def lines(self) -> list[str]:
-        """Title, sentence and details in at most twelve lines, the same on every run."""
+        """Title, sentence and details, in at most twelve lines where they come from logs; the same on every run."""
         parts = (self.title, self.sentence, *self.details)
         lines = [line for part in parts for line in part.splitlines() if line]
-        if len(lines) > MAX_LINES:
+        if len(lines) > MAX_LINES and not self.whole:
             lines = [*lines[: MAX_LINES - 1], f"… and {len(lines) - MAX_LINES + 1} more"]
         return redact("\n".join(lines)).split("\n")
 

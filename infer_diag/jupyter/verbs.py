@@ -28,13 +28,17 @@ _SOURCE_COLUMNS = ("path", "format", "engine", "engine_version", "lines", "rejec
 def overview(parser: argparse.ArgumentParser, session: Session) -> Panel:
     """The verbs and the recordings that are loaded."""
     loaded = ", ".join(session.names()) or "nothing yet; begin with %diag load PATH"
-    return Panel("infer_diag: why an LLM deployment costs what it costs", f"loaded: {loaded}", _verbs(parser))
+    return Panel(
+        "infer_diag: why an LLM deployment costs what it costs", f"loaded: {loaded}", _verbs(parser), whole=True
+    )
 
 
 def help_of(parser: argparse.ArgumentParser, verb: str | None) -> Panel:
     """The grammar of one verb, or the list of all."""
     if verb is None:
-        return Panel("%diag VERB [RECORDING] [OPTIONS]", "%diag help VERB tells the options", _verbs(parser))
+        return Panel(
+            "%diag VERB [RECORDING] [OPTIONS]", "%diag help VERB tells the options", _verbs(parser), whole=True
+        )
     lines = usage(verbs_of(parser)[verb]).splitlines()
     return Panel(lines[0], "", tuple(line for line in lines[1:] if line.startswith("  ")))
 
