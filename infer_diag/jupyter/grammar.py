@@ -41,18 +41,8 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     _recording(coldstart, session)
     start = coldstart.add_argument("--start", metavar="START", help="one start of several, such as start-2")
     _completed(start, lambda token: _starts(session))
-    batching = verb("batching", verbs.batching_verb, verbs.batching_code)
-    _recording(batching, session)
-    batching.add_argument(
-        "--what-if", metavar="CHANGES", help="predict with other settings: max_num_seqs=512,scheduler=orca"
-    )
-    batching.add_argument("--losses", action="store_true", help="where the engines' time went, part by part")
-    memory = verb("memory", verbs.memory_verb, verbs.memory_code)
-    _recording(memory, session)
-    memory.add_argument("--at", metavar="TIME", help="moment of the block map, such as 12.5s (the last one)")
-    memory.add_argument(
-        "--what-if", metavar="SETTINGS", help="replay under other settings: expandable_segments,max_split_size_mb=128"
-    )
+    _batching(verb("batching", verbs.batching_verb, verbs.batching_code), session)
+    _memory(verb("memory", verbs.memory_verb, verbs.memory_code), session)
     _cost(verb("cost", cost.cost_verb, cost.cost_code), session)
     _compare(verb("compare", cost.compare_verb, cost.compare_code), session)
     add_live_verbs(verb, session)
@@ -82,6 +72,22 @@ def _load(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--end", metavar="TIME", help="for a Prometheus server: end at this time (now)")
     parser.add_argument("--strict", action="store_true", help="fail at the first damaged line")
+
+
+def _batching(parser: argparse.ArgumentParser, session: Session) -> None:
+    _recording(parser, session)
+    parser.add_argument(
+        "--what-if", metavar="CHANGES", help="predict with other settings: max_num_seqs=512,scheduler=orca"
+    )
+    parser.add_argument("--losses", action="store_true", help="where the engines' time went, part by part")
+
+
+def _memory(parser: argparse.ArgumentParser, session: Session) -> None:
+    _recording(parser, session)
+    parser.add_argument("--at", metavar="TIME", help="moment of the block map, such as 12.5s (the last one)")
+    parser.add_argument(
+        "--what-if", metavar="SETTINGS", help="replay under other settings: expandable_segments,max_split_size_mb=128"
+    )
 
 
 def _cost(parser: argparse.ArgumentParser, session: Session) -> None:
