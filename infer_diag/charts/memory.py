@@ -180,5 +180,5 @@ def hole_chart(sizes: pl.DataFrame, *, status: str = "recorded") -> go.Figure:
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title_text="size of the hole, from", categoryorder="array", categoryarray=order)
     figure.update_yaxes(title_text="idle bytes", tickformat="~s", ticksuffix="B", rangemode="tozero", secondary_y=False)
-    figure.update_yaxes(title_text="requests", rangemode="tozero", showgrid=False, secondary_y=True)
+    figure.update_yaxes(title_text="requests", rangemode="tozero", showgrid=False, tickmode="auto", secondary_y=True)
     return figure

@@ -56,7 +56,7 @@ def kv_shares_chart(runs: pl.DataFrame, published: dict[str, float]) -> go.Figur
     )
     seeds = runs["seed_id"].n_unique()
     dressed(figure, "Where the KV slots go", f"simulated · mean of {seeds} seeds · 16,384 slots", height=360)
-    figure.update_layout(barmode="stack", margin={"l": 190})
+    figure.update_layout(barmode="stack", margin={"l": 190}, legend={"traceorder": "normal"})
     figure.update_xaxes(tickformat=".0%", range=[0, 1], title_text="share of the slots")
     figure.update_yaxes(categoryorder="array", categoryarray=[_PLACEMENTS[each] for each in names][::-1])
     return figure
@@ -134,7 +134,9 @@ def sampling_chart(peaks: pl.DataFrame, *, status: str) -> go.Figure:
             )
         )
     dressed(figure, "What samples miss of the peak", label(status), height=320)
-    figure.update_xaxes(type="log", title_text="samples, evenly spaced over the events")
+    counts = peaks["sample_count"].to_list()
+    ticks = {"tickvals": counts, "ticktext": [f"{count:,}" for count in counts]}
+    figure.update_xaxes(type="log", title_text="samples, evenly spaced over the events", **ticks)
     figure.update_yaxes(tickformat=".0%", rangemode="tozero", title_text="of the peak not seen")
     return figure
 
