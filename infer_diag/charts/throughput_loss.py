@@ -135,26 +135,23 @@ def scheduler_bars(runs: pl.DataFrame, published: dict[str, float] | None = None
         )
     )
     if published:
-        figure.add_trace(
-            go.Scatter(
-                name="published",
-                x=list(published.values()),
-                y=[label(name) for name in published],
-                mode="markers",
-                marker={
-                    "color": COLOURS["published"],
-                    "size": 11,
-                    "symbol": "diamond",
-                    "line": {"color": INK, "width": 1},
-                },
-                hovertemplate="published: %{x:.1%}<extra></extra>",
-            )
-        )
+        figure.add_trace(_published(published))
     subtitle = f"simulated, {rows[0]['seed_count']} seeds · whiskers are 95 % intervals · below 0: more" if rows else ""
     dressed(figure, "What real traffic takes from throughput", subtitle, height=190 + 30 * max(len(rows), 1))
     figure.update_xaxes(tickformat=".0%", title_text="less throughput than with even traffic")
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure
+
+
+def _published(shares: dict[str, float]) -> go.Scatter:
+    return go.Scatter(
+        name="published",
+        x=list(shares.values()),
+        y=[label(name) for name in shares],
+        mode="markers",
+        marker={"color": COLOURS["published"], "size": 11, "symbol": "diamond", "line": {"color": INK, "width": 1}},
+        hovertemplate="published: %{x:.1%}<extra></extra>",
+    )
 
 
 def _scheduler(row: dict[str, Any]) -> str:

@@ -84,6 +84,10 @@ def test_gates_hold_in_a_simulation_and_stop_everything_where_requests_are_missi
     assert told.parts.is_empty() and "Little" in (told.refusal or "")
     doubled = recording.requests.with_columns(pl.col("prompt_tokens") * 2)
     assert "ledger" in (throughput_loss(recording.replace(requests=doubled)).refusal or "")
+    # Fewer tokens than the prompts have may be the prefix cache, where the log does not tell what it held.
+    unknown = doubled.with_columns(cached_tokens=pl.lit(None, pl.UInt32))
+    told = throughput_loss(recording.replace(requests=unknown)).gates
+    assert told.filter(gate="token_ledger")["verdict"].item() == "unchecked"
 
 
 def test_interference_is_the_prompts_part_of_mixed_steps() -> None:
@@ -126,6 +130,9 @@ def test_statistics_alone_refuse_the_host_and_keep_the_sum() -> None:
     assert by_part["decode"]["status"] == "modelled"
     assert told.parts.filter(pl.col("adds_up"))["engine_s"].sum() == pytest.approx(told.whole_s)
     assert throughput_loss(Recording()).refusal
+    stepped = seconds(recording)
+    assert by_part["prefill_interference"]["engine_s"] == pytest.approx(stepped["prefill_interference"], rel=0.2)
+    assert by_part["decode"]["engine_s"] == pytest.approx(stepped["decode"], rel=0.2)
 
 
 def test_padding_is_counted_where_batches_are_whole_and_refused_elsewhere() -> None:

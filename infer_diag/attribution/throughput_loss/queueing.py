@@ -114,6 +114,11 @@ def _of_source(ordered: pl.DataFrame, window_s: float) -> pl.DataFrame:
         & (pl.col("inside") >= BURST_FACTOR * pl.col("usual"))
         & (log_chance < math.log(CHANCE / len(windows)))
     )
+    return _joined(ordered, full, window_s)
+
+
+def _joined(ordered: pl.DataFrame, full: pl.DataFrame, window_s: float) -> pl.DataFrame:
+    """Windows that touch as one burst each, with what its requests wait."""
     apart = full.with_columns(burst=(pl.col("at").diff().fill_null(math.inf) > window_s).cum_sum())
     spans = apart.group_by("burst", maintain_order=True).agg(
         begin_s=pl.col("at").min(),

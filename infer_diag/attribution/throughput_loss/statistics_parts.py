@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -17,6 +19,8 @@ from infer_diag.simulators.serving.step_fit import fitted_to_samples
 Floats = NDArray[np.float64]
 MAX_ERROR_RATIO = 0.2
 """Step times that miss their own statistics by more than this explain another deployment."""
+MAX_LOG_RATIO = 0.2
+"""The same of their sum and the busy time: several engines told as one, or much that the lines do not tell."""
 LEVELS = 8
 _STEPS = "needs the time of every step (--enable-logging-iteration-details) or the GPU's activity"
 _NAMES = ("prefill_interference", "kv_limited", "underfill", "decode")
@@ -74,6 +78,12 @@ def _busy(recording: Recording, rows: pl.DataFrame) -> list[Row]:
     bound = rated.select((full & (pl.col("waiting_count") > 0)).fill_null(False)).to_series().to_numpy()
     decode = (step_time.fixed_s / reference + step_time.per_decode_s) * output
     each = np.stack([step_time.per_prefill_token_s * prompt, spare * bound, spare * ~bound, decode])
+    busy_s = float(columns["held_s"].sum())
+    if abs(math.log(max(float(each.sum()), 1e-12) / busy_s)) > MAX_LOG_RATIO:
+        missed = (
+            f"step times add up to {each.sum():.3g} s of {busy_s:.3g} busy seconds: the model does not explain them"
+        )
+        return [refused(name, missed) for name in _NAMES]
     return _rows(each, levels, most > reference, bool(rated["kv_usage_ratio"].is_null().all()), step_time.basis)
 
 
