@@ -14,7 +14,7 @@ from infer_diag.charts.template import COLOURS, INK, dressed, label
 from infer_diag.units import format_count, format_ratio, format_s
 
 _BOUND = COLOURS["failure"]
-_LINES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#8e5bb0", "#56b4e9", "#b5a642", "#5b6470", "#44aa99", "#b84f00")
+_LINES = ("#8a8f98", "#e69f00", "#009e73", "#cc79a7", "#8e5bb0", "#56b4e9", "#b5a642", "#5b6470", "#44aa99", "#0072b2")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
@@ -55,9 +55,7 @@ def plant_chart(
             hovertemplate="the article: batch %{x}, %{y} requests/s<extra></extra>",
         )
     )
-    _add_level(
-        figure, capacity_per_s, f"no batch serves more: {format_count(capacity_per_s)}/s", _BOUND, "bottom right"
-    )
+    _add_level(figure, capacity_per_s, f"no batch serves more: {format_count(capacity_per_s)}/s", _BOUND, "top right")
     for name, rate in offered:
         _add_level(figure, rate, f"{label(name)}: {format_count(rate)}/s", INK, "top left")
     dressed(figure, "What a batch can serve", "modelled: the line through the article's two rows", height=380)
@@ -131,6 +129,7 @@ def policies_chart(summary: pl.DataFrame, *, seed_count: int) -> go.Figure:
         most = part.filter(pl.col("measure") == "most_in_slo_ratio").to_dicts()[::-1]
         figure.add_trace(_shares(found, visible=place == 0))
         figure.add_trace(_most(most, visible=place == 0))
+        figure.add_trace(_told(found, visible=place == 0))
     dressed(
         figure,
         "Requests within the SLO",
@@ -138,10 +137,10 @@ def policies_chart(summary: pl.DataFrame, *, seed_count: int) -> go.Figure:
         height=470,
     )
     if len(scenarios) > 1:
-        add_buttons(figure, [label(scenario) for scenario in scenarios], 2)
-    figure.update_layout(margin={"r": 64})
+        add_buttons(figure, [label(scenario) for scenario in scenarios], 3)
+    figure.update_layout(margin={"r": 16})
     figure.update_xaxes(
-        title_text="share of requests", tickformat=".0%", range=[0, 1.12], tickvals=[0, 0.25, 0.5, 0.75, 1]
+        title_text="share of requests", tickformat=".0%", range=[0, 1.22], tickvals=[0, 0.25, 0.5, 0.75, 1]
     )
     figure.update_yaxes(showgrid=False)
     return figure
@@ -163,16 +162,26 @@ def _shares(rows: list[dict[str, Any]], *, visible: bool) -> go.Bar:
             "color": INK,
             "thickness": 1.5,
         },
-        text=[f"  {format_ratio(row['mean'])}" for row in rows],
-        textposition="inside",
-        insidetextanchor="start",
-        textfont={"color": "black"},
         hovertext=[
             f"{label(row['policy'])}: {format_ratio(row['mean'])}"
             + ("" if row["lower"] is None else f" ({format_ratio(row['lower'])} to {format_ratio(row['upper'])})")
             for row in rows
         ],
         hoverinfo="text",
+    )
+
+
+def _told(rows: list[dict[str, Any]], *, visible: bool) -> go.Scatter:
+    """The shares as text in a column beside the bars, since short bars hold none."""
+    return go.Scatter(
+        visible=visible,
+        showlegend=False,
+        y=[label(row["policy"]) for row in rows],
+        x=[1.02] * len(rows),
+        text=[format_ratio(row["mean"]) for row in rows],
+        mode="text",
+        textposition="middle right",
+        hoverinfo="skip",
     )
 
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from infer_diag.charts.template import INK
 
-_ONE_ROW = 48
+_ONE_ROW = 32
 """Letters that stand beside each other in a narrow notebook; longer choices unfold."""
 
 
@@ -36,4 +36,6 @@ def add_buttons(figure: go.Figure, names: Sequence[str], traces_each: int) -> No
         "bordercolor": "rgba(128,134,144,0.4)",
         "font": {"color": INK, "size": 12},
     }
-    figure.update_layout(updatemenus=[menu], margin={"t": 112})
+    figure.update_layout(
+        updatemenus=[menu], margin={"t": 124}, title={"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 30}}
+    )

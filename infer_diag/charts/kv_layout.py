@@ -31,7 +31,7 @@ def layout_reads_chart(reads: pl.DataFrame) -> go.Figure:
         figure.add_trace(
             go.Heatmap(
                 visible=place == 0,
-                x=[label(name) for name in readers],
+                x=[label(name).replace("along ", "along<br>").replace(" per", "<br>per") for name in readers],
                 y=[label(row[0]["layout"]) for row in rows],
                 z=[[cell["efficiency_ratio"] for cell in row] for row in rows],
                 text=[[_used(cell) for cell in row] for row in rows],
@@ -44,7 +44,7 @@ def layout_reads_chart(reads: pl.DataFrame) -> go.Figure:
                 colorscale=_SHADES,
                 xgap=2,
                 ygap=2,
-                colorbar={"tickformat": ".0%", "title": {"text": "used"}, "thickness": 12},
+                showscale=False,
             )
         )
     dressed(figure, "How much of each sector is used", "modelled: counted from a warp's addresses", height=400)
@@ -128,7 +128,7 @@ def occupancy_chart(occupancies: pl.DataFrame) -> go.Figure:
     rows = [occupancies.filter(pl.col("register_count") == each).to_dicts() for each in registers]
     figure = go.Figure(
         go.Heatmap(
-            x=[format_bytes(cell["shared_bytes"]) for cell in rows[0]],
+            x=[str(cell["shared_bytes"] >> 10) for cell in rows[0]],
             y=[str(each) for each in registers],
             z=[[cell["occupancy_ratio"] for cell in row] for row in rows],
             text=[[f"{cell['occupancy_ratio']:.0%}" for cell in row] for row in rows],
@@ -137,7 +137,7 @@ def occupancy_chart(occupancies: pl.DataFrame) -> go.Figure:
             customdata=[
                 [f"{cell['block_count']} blocks<br>limited by {cell['limited_by']}" for cell in row] for row in rows
             ],
-            hovertemplate="%{y} registers, %{x} shared<br>%{text}, %{customdata}<extra></extra>",
+            hovertemplate="%{y} registers, %{x} KiB shared<br>%{text}, %{customdata}<extra></extra>",
             zmin=0,
             zmax=1,
             colorscale=_SHADES,
@@ -153,7 +153,7 @@ def occupancy_chart(occupancies: pl.DataFrame) -> go.Figure:
         f"modelled: {label(first['sm'])}, blocks of {first['thread_count']} threads",
         height=400,
     )
-    figure.update_xaxes(title_text="shared memory of a block", showgrid=False, type="category")
+    figure.update_xaxes(title_text="shared memory of a block, KiB", showgrid=False, type="category", tickangle=0)
     figure.update_yaxes(title_text="registers of a thread", showgrid=False, type="category", autorange="reversed")
     return figure
 
@@ -181,6 +181,7 @@ def l2_chart(hits: pl.DataFrame) -> go.Figure:
                     text=[_l2_text(row, column) for row in rows],
                     textposition="outside",
                     cliponaxis=False,
+                    hovertext=[format_bytes(row[column]) for row in rows],
                     hoverinfo="name+text",
                 )
             )
@@ -246,8 +247,7 @@ def _touched(cell: dict[str, Any]) -> str:
 
 
 def _l2_text(row: dict[str, Any], column: str) -> str:
-    size = format_bytes(row[column])
-    return size if column == "memory_bytes" else f"{size}, hits {format_ratio(row['hit_ratio'])}"
+    return format_bytes(row[column]) if column == "memory_bytes" else f"hits<br>{format_ratio(row['hit_ratio'])}"
 
 
 def _wrapped(text: str) -> str:

@@ -16,7 +16,7 @@ from infer_diag.units import format_count, format_ratio, format_s
 ROWS = (("steady state", STEADY_PER_S, *ARTICLE_POINTS[0]), ("burst", BURST_PER_S, *ARTICLE_POINTS[1]))
 """(row of the article's table, requests per second offered, batch, requests per second served)."""
 _SECONDS = {"p99_response_s", "recovery_s"}
-_UNIT = "a rate times milliseconds is a count after / 1000; by / 100 at 100 ms it is the rate itself, cut to 128"
+_UNIT = "a rate times milliseconds is a number of requests only after / 1000; here it is the rate itself, cut to 128"
 
 
 def needed_latency_ms(qps: float, batch: int) -> float:

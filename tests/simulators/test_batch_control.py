@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import infer_diag as diag
+from infer_diag.charts.batch_control import control_chart, plant_chart, policies_chart
 from infer_diag.errors import DiagError
+from infer_diag.report.claims_batch_control import backlog_s, batch_control_claims, needed_latency_ms
 from infer_diag.simulators.batch_control import (
     ORACLE,
     POLICIES,
@@ -25,6 +27,7 @@ from infer_diag.simulators.batch_control import (
     corrected_batch,
     gamma,
     of_step_time,
+    plant_rates,
     poisson,
     replayed,
     run_oracle,
@@ -295,3 +298,36 @@ def test_what_cannot_be_is_refused() -> None:
         Plant(np.array([0.0]), "empty")
     empty = run_policy(np.array([]), plant, policy, slo_s=1.0, horizon_s=5.0)
     assert len(empty.begin_s) == 0 and empty.served_within(0, 5) == 0
+
+
+def test_the_charts_show_the_frames(burst: pl.DataFrame) -> None:
+    plant = article_plant()
+    rates = plant_rates(plant)
+    drawn = plant_chart(rates, capacity_per_s=plant.capacity_per_s, offered=[("burst", 850.0)], points=[(12, 104.0)])
+    assert list(drawn.data[0].y) == rates["served_per_s"].to_list()
+    assert {shape.y0 for shape in drawn.layout.shapes} == {plant.capacity_per_s, 850.0}
+    told = [steps(step(), plant, POLICIES[name]) for name in ("greedy", "early drop")]
+    figure = control_chart(told, capacity_per_s=plant.capacity_per_s, slo_s=1.0, burst=(20.0, 25.0), shown=["greedy"])
+    assert [trace.visible for trace in figure.data] == [True] * 3 + ["legendonly"] * 3
+    assert list(figure.data[2].y) == told[0]["oldest_wait_s"].to_list()
+    both = pl.concat([summary(burst), summary(burst).with_columns(scenario=pl.lit("<b>other</b>"))])
+    shares = policies_chart(both, seed_count=3)
+    bars = [trace for trace in shares.data if trace.type == "bar"]
+    found = both.filter(scenario=step().name, measure="in_slo_ratio")["mean"].to_list()
+    assert sorted(bars[0].x) == pytest.approx(sorted(found))
+    assert [button.label for button in shares.layout.updatemenus[0].buttons][1] == "&lt;b&gt;other&lt;/b&gt;"
+
+
+def test_the_articles_figures_stand_beside_ours(burst: pl.DataFrame) -> None:
+    plant = article_plant()
+    claims = {
+        claim.subject: claim
+        for claim in batch_control_claims(summary(burst), plant, burst=step().name, burst_s=5.0, blamed=1)
+    }
+    assert claims["the formula's batch, burst"].article == "12"
+    assert claims["the formula's batch, burst"].ours == "128"
+    assert claims["the most that it serves"].ours == "334/s at b = 128, 433/s without a limit"
+    assert needed_latency_ms(850.0, 12) == pytest.approx(1.41, abs=0.01)
+    assert backlog_s(plant, 5.0) == pytest.approx((850 - plant.capacity_per_s) * 5 / (plant.capacity_per_s - 200))
+    with pytest.raises(ValueError, match="never"):
+        backlog_s(affine(0.1, 0.01), 5.0)

@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infer_diag.charts import kv_layout as charts
 from infer_diag.errors import DiagError, UnknownNameError
+from infer_diag.probes.obtained import Obtained
+from infer_diag.probes.result import ProbeResult, framed
+from infer_diag.report.claims_kv_layout import kv_layout_claims, most_tensor_ratio
 from infer_diag.simulators.kv_layout import (
     LAYOUTS,
     ORDERS,
@@ -271,3 +275,43 @@ def test_what_cannot_be_is_refused() -> None:
         tile_reads(192, arrangement="XOR-swizzled")
     with pytest.raises(DiagError, match="a set at least"):
         l2_trace("BSHD", SMALL, order=ORDERS[0], cache_bytes=100, resident_blocks=1)
+
+
+NO_GPU = Obtained(None, "not_identifiable", "", "no GPU")
+RATES = [
+    {"layout": name, "launch_count": 3, "p50_bytes_per_s": rate, "of_copy_ratio": rate / 2e12}
+    for name, rate in (("copy", 2e12), ("BSHD", 1.9e12))
+]
+"""By hand, and not measured."""
+
+
+def test_the_charts_show_the_frames() -> None:
+    reads, widths, banks = layout_reads(KvShape(tokens=64)), width_reads([64, 72]), bank_conflicts()
+    maps = charts.layout_reads_chart(reads)
+    assert [trace.visible for trace in maps.data] == [True, False, False, False]
+    assert len(maps.data[0].z) == len(LAYOUTS) and len(maps.data[0].z[0]) == 3
+    assert {trace.name for trace in charts.width_chart(widths).data} == set(LAYOUTS)
+    columns = banks.filter(access="column", arrangement="plain")["conflict_count"].to_list()
+    assert list(charts.bank_chart(banks).data[0].y) == columns
+    occupied = occupancies(SMS["A100"], registers=(32, 64), shared_kib=(0, 48))
+    assert charts.occupancy_chart(occupied).data[0].z[0][0] == occupied["occupancy_ratio"][0]
+    hits = l2_hits(SMALL, cache_bytes=1 << 16, resident_blocks=4, layouts=("BSHD",))
+    assert list(charts.l2_chart(hits).data[1].y) == hits["memory_bytes"].to_list()
+    rates = framed("kv_layout_rates", RATES)
+    drawn = charts.layout_rates_chart(rates, basis="measured", place="<GPU>")
+    assert list(drawn.data[0].y) == [2e12, 1.9e12]
+    assert "&lt;GPU&gt;" in drawn.layout.title.subtitle.text
+
+
+def test_counters_are_not_guessed_and_rates_are_only_what_was_measured() -> None:
+    shape = KvShape(sequences=2, tokens=64, kv_heads=2, query_heads=14)
+    frames = layout_reads(KvShape(tokens=64)), l2_hits(shape, cache_bytes=1 << 16, resident_blocks=4)
+    without = {claim.subject: claim for claim in kv_layout_claims(NO_GPU, *frames)}
+    assert without["the article's hit rates themselves"].how == "not_identifiable"
+    assert without["what the layouts read per second"].ours is None
+    assert without["hit rate of the L2"].ours == "at most 85.7 % (1 − 1/7)"
+    assert without["the array in shared memory"].ours == "8 MiB for 1 × 2048 × 32 × 64"
+    result = ProbeResult("kv_layout", "measured", {}, {"kv_layout_rates": framed("kv_layout_rates", RATES)})
+    measured = kv_layout_claims(Obtained(result, "measured", "a GPU", "measured"), *frames)
+    assert list(measured)[-1].ours == "BSHD 1.73 TiB/s" and list(measured)[-1].obtained == "measured, on a GPU"
+    assert most_tensor_ratio(7, "H100-SXM") == pytest.approx(7 / 295, rel=0.01)
