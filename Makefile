@@ -17,7 +17,7 @@ define install
 	else $(BIN)/python -m pip install --quiet $(1); fi
 endef
 
-.PHONY: help report lab test lint types floors unit notebooks bench registry wheel clean
+.PHONY: help report lab test lint types floors unit notebooks bench registry fleet wheel clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ bench: $(VENV)/.test  ## run every benchmark and write benchmarks/RESULTS.md
 registry: $(VENV)/.core  ## write the hashes of sample_logs again, after a sample has changed
 	@$(BIN)/python -c 'from pathlib import Path; from infer_diag.samples import registry_of as made; \
 		folder = Path("sample_logs"); (folder / "registry.txt").write_text(made(folder))'
+
+fleet: $(VENV)/.test  ## simulate the sample fleet again, byte for byte (minutes), and write the hashes
+	@$(BIN)/python -m infer_diag.simulators.fleet sample_logs/fleet
+	@$(MAKE) --no-print-directory registry
 
 wheel: $(VENV)/.test  ## build the wheel and the source archive into dist/
 	@$(BIN)/hatchling build --directory dist

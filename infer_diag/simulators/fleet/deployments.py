@@ -36,6 +36,11 @@ _APP = frozenset({"events", "spans", "prices"})
 _PAGES = frozenset({"log", "events", "pages", "prices"})
 
 
+def _slots(hours: float) -> tuple[tuple[float, float], ...]:
+    """Demand for eight minutes of every twenty, from the third minute on."""
+    return tuple((20 * slot / 60 + 0.05, 20 * slot / 60 + 0.19) for slot in range(int(3 * hours) + 1))
+
+
 def _llama2(name: str, engine: str, version: str, about: str, **more: Any) -> Plan:
     return Plan(name, "Llama-2-13B", "A100-SXM-80GB", engine, version, about, price_per_gpu_h=1.9, **more)
 
@@ -132,8 +137,8 @@ _PLANS = (
         "night-desk",
         "vllm",
         "0.11.0",
-        "a desk that is used by the hour; log, events, metrics",
-        causes={"idle": {"demand_h": ((0.2, 0.9), (1.6, 2.4), (3.2, 3.7))}},
+        "jobs that come every twenty minutes; log, events, metrics",
+        causes={"idle": {"demand_h": _slots(4.0)}},
     ),
     _qwen2(
         "translate",
@@ -189,8 +194,8 @@ _PLANS = (
         "phi-sessions",
         "pipeline",
         "2.1.0",
-        "a pipeline that keeps the sessions' caches on the GPU; application's log, traces, events, a memory snapshot",
-        keeps=_APP | {"log", "snapshot"},
+        "a pipeline that keeps sessions' caches on the GPU; log, events, traces, a memory snapshot",
+        keeps=_APP | {"log", "first_start", "snapshot"},
         span_h=2.5,
         session_cache_ratio=0.75,
         causes={"batching": _WHOLE_BATCHES, "fragmentation": {"expandable_segments": False}},
@@ -231,7 +236,7 @@ _PLANS = (
         "an interface for other teams; log, events, metrics, and nobody knows the price",
         keeps=_NO_PRICE,
         span_h=2.5,
-        causes={"idle": {"demand_h": ((0.3, 0.8), (1.9, 2.4))}, "mix": {**_WRITES_LONG, "output_median": 1000.0}},
+        causes={"idle": {"demand_h": _slots(2.5)}, "mix": {**_WRITES_LONG, "output_median": 1000.0}},
     ),
     Plan(
         "deep-research",

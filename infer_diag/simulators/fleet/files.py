@@ -49,8 +49,9 @@ def deployment_files(run: Run) -> dict[str, bytes]:
             texts["query_range.json"] = query_range(found, plan.name)
     if "spans" in plan.keeps:
         texts["traces.otlp.jsonl"] = application_spans(run) if plan.engine == "pipeline" else engine_spans(run)
-    if "starts" in plan.keeps:
-        texts |= start_traces(run)
+    if plan.keeps & {"starts", "first_start"}:
+        traces = start_traces(run)
+        texts |= traces if "starts" in plan.keeps else {"start-0.jsonl": traces["start-0.jsonl"]}
     files = {"meta.json": _meta(plan)}
     for name, text in texts.items():
         files |= _kept(name, text.encode())

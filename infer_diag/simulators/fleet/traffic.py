@@ -53,11 +53,12 @@ def replica_rate(plan: Plan) -> float:
 
 def _asked(plan: Plan, arrival_s: Floats) -> Workload:
     count = len(arrival_s)
-    random = np.random.default_rng(plan.seed("lengths"))
+    # A stream of its own for each column: more or fewer requests leave the first ones as they are.
+    prompts, outputs, names = (np.random.default_rng(plan.seed(each)) for each in ("prompts", "outputs", "names"))
     longest = plan.max_model_len - _MOST_OUTPUT
-    prompt = _lognormal(random, count, plan.prompt_median, plan.prompt_cv, longest)
-    output = _lognormal(random, count, plan.output_median, plan.output_cv, _MOST_OUTPUT)
-    ids = tuple(f"{value:032x}" for value in _numbers(random, count))
+    prompt = _lognormal(prompts, count, plan.prompt_median, plan.prompt_cv, longest)
+    output = _lognormal(outputs, count, plan.output_median, plan.output_cv, _MOST_OUTPUT)
+    ids = tuple(f"{value:032x}" for value in _numbers(names, count))
     return workload(
         arrival_s,
         prompt + plan.prefix_tokens,
