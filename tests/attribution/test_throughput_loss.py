@@ -105,6 +105,15 @@ def test_recomputation_is_told_where_requests_are_preempted() -> None:
     assert seconds(run().recording)["recompute"] == 0
 
 
+def test_a_pool_that_binds_bounds_what_it_costs() -> None:
+    told = throughput_loss(run(rate=30.0, count=800, kv_cache_tokens=6000).recording).parts
+    row = told.row(by_predicate=pl.col("part") == "kv_limited", named=True)
+    assert row["status"] == "bounded" and row["low_s"] == 0
+    assert 0 < row["engine_s"] < row["high_s"]
+    roomy = throughput_loss(run(rate=30.0, count=800, kv_cache_tokens=400_000).recording).parts
+    assert roomy.row(by_predicate=pl.col("part") == "kv_limited", named=True)["engine_s"] == 0
+
+
 def test_little_demand_is_underfill_and_idle_not_a_limit_of_memory() -> None:
     recording = run(rate=1.0, count=150, kv_cache_tokens=200_000).recording
     told = throughput_loss(recording).parts
