@@ -75,11 +75,11 @@ def list_verb(session: Session, options: argparse.Namespace) -> Panel:
 
 
 def samples_verb(session: Session, options: argparse.Namespace) -> Panel:
-    """The recorded logs that are shipped."""
+    """The logs that are shipped, recorded and simulated."""
     names = samples.names()
     frame = pl.DataFrame({"sample": [f"sample:{name}" for name in names], "shows": map(samples.about, names)})
     lines = tuple(f"{name}  {about}" for name, about in frame.iter_rows())
-    return Panel("Recorded logs; read one with %diag load sample:NAME", "", lines, frame)
+    return Panel("Shipped logs; read one with %diag load sample:NAME", "", lines, frame, whole=True)
 
 
 def samples_code(session: Session, options: argparse.Namespace) -> str:
