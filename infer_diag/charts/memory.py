@@ -26,7 +26,8 @@ _RATIOS = (
     ("external_frag_ratio", "1 − largest / idle (the article's)", "reserved", "dash"),
 )
 _BAND_FILLS = ("rgba(0,158,115,0.10)", "rgba(230,159,0,0.12)", "rgba(213,94,0,0.12)")
-_MAP_SHARE = 0.18
+_PANELS = ((0.87, 1.0), (0.38, 0.66), (0.0, 0.32))
+"""Where the map and the two panels of curves stand, of the height; between them the map's axis and the slider."""
 
 
 def memory_figure(view: HeapView) -> go.Figure | None:
@@ -61,9 +62,9 @@ def memory_chart(
     events = bricks["event_id"].unique(maintain_order=True).to_list()
     first = events[-1] if shown is None else shown
     now = bricks.filter(pl.col("event_id") == first)
-    figure = make_subplots(
-        rows=3, cols=1, vertical_spacing=0.12, row_heights=[_MAP_SHARE, (1 - _MAP_SHARE) / 2, (1 - _MAP_SHARE) / 2]
-    )
+    figure = make_subplots(rows=3, cols=1)
+    for row, domain in enumerate(_PANELS, 1):
+        figure.update_yaxes(domain=domain, row=row)
     figure.add_trace(map_trace(now, is_fine=True), row=1, col=1)
     for entry in state_legend(("cached", "awaiting")):
         figure.add_trace(entry, row=1, col=1)
@@ -78,7 +79,8 @@ def memory_chart(
     ]
     dressed(figure, "Memory: block map and curves", map_subtitle(bricks, now, status), height=860)
     dress_map(figure)
-    figure.update_layout(sliders=[slider(bricks, events, first)], margin={"b": 150})
+    # Under the map: below the curves a legend of many rows, in a narrow window, would push the panels into it.
+    figure.update_layout(sliders=[slider(bricks, events, first, y=_PANELS[0][0])])
     return figure
 
 

@@ -134,8 +134,8 @@ def _hover(row: dict[str, Any], names: dict[str, str], *, is_fine: bool) -> str:
     return f"{text}<br>{' '.join(named)}{asked}"
 
 
-def slider(bricks: pl.DataFrame, events: list[int], first: int) -> dict[str, Any]:
-    """A slider with a step per event; works wherever plotly.js runs, without a kernel."""
+def slider(bricks: pl.DataFrame, events: list[int], first: int, y: float = 0) -> dict[str, Any]:
+    """A slider with a step per event, below `y` of the panels; works wherever plotly.js runs, without a kernel."""
     times = dict(bricks.select("event_id", "time_s").iter_rows())
     return {
         "active": events.index(first),
@@ -143,6 +143,7 @@ def slider(bricks: pl.DataFrame, events: list[int], first: int) -> dict[str, Any
         "pad": {"t": 44},
         "len": 1,
         "x": 0,
+        "y": y,
         "steps": [
             {
                 "label": _moment(number, times[number]),

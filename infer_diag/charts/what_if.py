@@ -37,8 +37,11 @@ def what_if_bars(runs: pl.DataFrame) -> go.Figure:
     _limits(figure, rows)
     dressed(figure, "What other settings would have done", _subtitle(rows), height=170 + 34 * len(rows))
     figure.update_layout(barmode="stack", margin={"r": 200})
-    figure.update_xaxes(title_text="largest reserved memory", showticklabels=False, rangemode="tozero")
+    # A range that holds the notes beside the bars would leave these no room in a narrow window.
+    most = max((max(row["reserved_peak_bytes"] or 0, row["limit_bytes"] or 0) for row in rows), default=0)
+    figure.update_xaxes(title_text="largest reserved memory", showticklabels=False, range=[0, 1.02 * most or 1])
     figure.update_yaxes(categoryorder="array", categoryarray=names, autorange="reversed", showgrid=False)
+    figure.update_yaxes(tickvals=names, ticktext=[name.replace(" + ", "<br>+ ") for name in names])
     return figure
 
 
