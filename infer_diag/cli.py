@@ -78,7 +78,7 @@ def diagnose(
     end: End = None,
     quiet: Quiet = False,
 ) -> None:
-    """Say where the time goes, with the log lines behind every number.
+    """Say where the time goes, with the log lines behind every number; of a folder with a deployments.csv, a fleet.
 
     Exit status: 0 with or without findings, 2 when nothing in PATH could be read.
     """
@@ -88,9 +88,9 @@ def diagnose(
     if as_json:
         typer.echo(diagnosis.to_json())
     elif sys.stdout.isatty():
-        print_coloured(recording_lines(diagnosis))
+        print_coloured(_told(diagnosis))
     else:
-        typer.echo("\n".join(recording_lines(diagnosis)))
+        typer.echo("\n".join(_told(diagnosis)))
 
 
 @app.command(
@@ -271,12 +271,23 @@ def _fail(message: str) -> NoReturn:
     raise SystemExit(EXIT_UNREADABLE)
 
 
-def _diagnosed(paths: list[str], quiet: bool, **options: Any) -> Diagnosis:
+def _diagnosed(paths: list[str], quiet: bool, **options: Any) -> Diagnosis | FleetDiagnosis:
+    """The diagnosis of the logs as one recording, or of a fleet where the one path holds an inventory of one."""
     from infer_diag.diagnose import diagnose as diagnose_recording
+    from infer_diag.fleet_paths import has_inventory, load_fleet
     from infer_diag.loaders import load
 
-    progress = show_progress if sys.stderr.isatty() and not quiet else None
-    return diagnose_recording(load(*paths, **options, progress=progress))
+    shown = sys.stderr.isatty() and not quiet
+    if len(paths) == 1 and has_inventory(paths[0]):
+        fleet = load_fleet(paths[0], year=options["year"], tz=options["tz"])
+        return diagnose_recording(fleet, progress=show_count if shown else None)
+    return diagnose_recording(load(*paths, **options, progress=show_progress if shown else None))
+
+
+def _told(diagnosis: Diagnosis | FleetDiagnosis) -> list[str]:
+    from infer_diag.diagnose import Diagnosis
+
+    return recording_lines(diagnosis) if isinstance(diagnosis, Diagnosis) else fleet_lines(diagnosis)
 
 
 def _write(diagnosis: Diagnosis | FleetDiagnosis, path: Path, quiet: bool) -> None:

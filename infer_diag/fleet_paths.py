@@ -74,6 +74,13 @@ def is_fleet(path: str) -> bool:
     return "://" not in path and folder.is_dir() and bool(_folders(folder)) and not _logs(folder)
 
 
+def has_inventory(path: str) -> bool:
+    """Whether a path is a folder of deployments that says so itself, by a `deployments.csv`."""
+    if path.startswith("sample:"):
+        path = str(samples.path(path.removeprefix("sample:")))
+    return "://" not in path and (Path(path).expanduser() / INVENTORY).is_file() and is_fleet(path)
+
+
 def _deployments(path: str) -> Iterator[Deployment]:
     if path.startswith("sample:"):
         path = str(samples.path(path.removeprefix("sample:")))
