@@ -78,9 +78,7 @@ def fleet_lines(diagnosis: FleetDiagnosis) -> list[str]:
         f"{len(diagnosis.names)} deployments, {len(rows) - len(told.refused)} compared ({told.reference}), "
         f"{len(told.refused)} not comparable, {len(diagnosis.broken)} not readable"
     ]
-    dearest = rows.filter(pl.col("cost_ratio").is_not_null()).sort(
-        "equivalent_ratio", "deployment", descending=[True, False]
-    )
+    dearest = rows.filter(pl.col("cost_ratio").is_not_null()).sort("cost_ratio", "deployment", descending=[True, False])
     return lines + [deployment_line(row) for row in dearest.head(_DEAREST).iter_rows(named=True)]
 
 
@@ -120,8 +118,13 @@ def _finding(analysed: Costs, row: Row) -> Finding:
     )
     sentence = (
         f"`{row['deployment']}` costs {deployment['cost_ratio']:.3g} times {deployment['reference']}; {NAMES[cause]} "
-        f"makes it {_factor(row)}{share}. Fixing this alone saves {_saves(row)}"
+        f"makes it {_factor(row)}{share}"
     )
+    if cause == "residual":
+        # What has no name has no remedy that saves something, and steps behind what has one.
+        severity = "medium" if severity == "high" else severity
+    else:
+        sentence += f". Fixing this alone saves {_saves(row)}"
     status: Status = row["status"]
     return Finding(f"cost.{cause}", severity, f"{sentence}.", status, _evidence(analysed, row), _REMEDIES[cause])
 

@@ -64,7 +64,7 @@ def fleet_order(diagnosis: FleetDiagnosis) -> list[str]:
 
 
 def _ranked(diagnosis: FleetDiagnosis) -> pl.DataFrame:
-    order = ["equivalent_ratio", "deployment"]
+    order = ["cost_ratio", "deployment"]
     return diagnosis.costs.deployments.sort(order, descending=[True, False], nulls_last=True)
 
 
