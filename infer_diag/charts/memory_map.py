@@ -140,7 +140,7 @@ def slider(bricks: pl.DataFrame, events: list[int], first: int, y: float = 0) ->
     return {
         "active": events.index(first),
         "currentvalue": {"prefix": "state after ", "font": {"size": 12}},
-        "pad": {"t": 44},
+        "pad": {"t": 54},
         "len": 1,
         "x": 0,
         "y": y,
