@@ -15,6 +15,7 @@ from infer_diag.units import format_count, format_ratio, format_s
 
 _BOUND = COLOURS["failure"]
 _LINES = ("#8a8f98", "#e69f00", "#009e73", "#cc79a7", "#8e5bb0", "#56b4e9", "#b5a642", "#5b6470", "#44aa99", "#0072b2")
+_PANELS = (("limit_count", "hv"), ("served_per_s", "hv"), ("oldest_wait_s", "linear"))
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
@@ -29,7 +30,6 @@ def plant_chart(
 
     Frame in: `simulators.batch_control.frames.PlantRates`. `points`: (batch, requests per second).
     """
-    rows = rates.to_dicts()
     figure = go.Figure(
         go.Scatter(
             name="b / t(b)",
@@ -37,11 +37,7 @@ def plant_chart(
             y=rates["served_per_s"].to_list(),
             mode="lines",
             line={"color": COLOURS["ours"], "width": 3},
-            hovertext=[
-                f"batches of {row['batch_count']}: {format_s(row['duration_s'])} each"
-                f"<br>{format_count(row['served_per_s'])} requests/s"
-                for row in rows
-            ],
+            hovertext=[_batch(row) for row in rates.to_dicts()],
             hoverinfo="text",
         )
     )
@@ -64,6 +60,11 @@ def plant_chart(
     return figure
 
 
+def _batch(row: dict[str, Any]) -> str:
+    served = format_count(row["served_per_s"])
+    return f"batches of {row['batch_count']}: {format_s(row['duration_s'])} each<br>{served} requests/s"
+
+
 def control_chart(
     runs: Sequence[pl.DataFrame],
     *,
@@ -78,31 +79,8 @@ def control_chart(
     where it is empty); a click on a name in the legend shows or hides the others.
     """
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06)
-    panels = (("limit_count", "hv"), ("served_per_s", "hv"), ("oldest_wait_s", "linear"))
     for place, run in enumerate(runs):
-        name = label(str(run["policy"][0])) if len(run) else "no batch"
-        visible: Any = True if not shown or name in shown else "legendonly"
-        for row, (column, shape) in enumerate(panels, 1):
-            figure.add_trace(
-                go.Scatter(
-                    name=name,
-                    legendgroup=name,
-                    showlegend=row == 1,
-                    visible=visible,
-                    x=run["begin_s"].to_list(),
-                    y=run[column].to_list(),
-                    mode="lines",
-                    line={
-                        "color": _LINES[place % len(_LINES)],
-                        "width": 2,
-                        "dash": _DASHES[place // len(_LINES)],
-                        "shape": shape,
-                    },
-                    hovertemplate=f"{name}<br>%{{x:.2f}} s: %{{y:.3~g}}<extra></extra>",
-                ),
-                row=row,
-                col=1,
-            )
+        _add_run(figure, run, place, shown)
     _add_level(figure, capacity_per_s, f"most: {format_count(capacity_per_s)}/s", _BOUND, "top left", row=2)
     _add_level(figure, slo_s, f"SLO {format_s(slo_s)}", _BOUND, "top left", row=3)
     if burst is not None:
@@ -114,6 +92,32 @@ def control_chart(
     figure.update_xaxes(title_text="seconds", row=3, col=1)
     figure.update_layout(hovermode="closest", legend={"groupclick": "togglegroup"}, margin={"b": 110})
     return figure
+
+
+def _add_run(figure: go.Figure, run: pl.DataFrame, place: int, shown: Sequence[str]) -> None:
+    name = label(str(run["policy"][0])) if len(run) else "no batch"
+    visible: Any = True if not shown or name in shown else "legendonly"
+    for row, (column, shape) in enumerate(_PANELS, 1):
+        figure.add_trace(
+            go.Scatter(
+                name=name,
+                legendgroup=name,
+                showlegend=row == 1,
+                visible=visible,
+                x=run["begin_s"].to_list(),
+                y=run[column].to_list(),
+                mode="lines",
+                line={
+                    "color": _LINES[place % len(_LINES)],
+                    "width": 2,
+                    "dash": _DASHES[place // len(_LINES) % len(_DASHES)],
+                    "shape": shape,
+                },
+                hovertemplate=f"{name}<br>%{{x:.2f}} s: %{{y:.3~g}}<extra></extra>",
+            ),
+            row=row,
+            col=1,
+        )
 
 
 def policies_chart(summary: pl.DataFrame, *, seed_count: int) -> go.Figure:

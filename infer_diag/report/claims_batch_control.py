@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import polars as pl
 
@@ -133,9 +134,7 @@ def _plant_claims(plant: Plant) -> list[Claim]:
 def _burst_claims(
     summary: pl.DataFrame, plant: Plant, burst: str, burst_s: float, where: str, blamed: int
 ) -> list[Claim]:
-    def of(policy: str, measure: str) -> str:
-        return told(summary, burst, policy, measure) or "more than is seen"
-
+    of = _teller(summary, burst)
     table, greedy = of("article table", "burst_served_per_s"), of("greedy", "burst_served_per_s")
     return [
         Claim(
@@ -164,6 +163,19 @@ def _burst_claims(
             "waiting for too large a batch: overload makes misses, misses make batches small, small batches serve less",
             "AIMD on response time, after the burst",
         ),
+        *_lateness_claims(of, plant, burst_s, where),
+    ]
+
+
+def _teller(summary: pl.DataFrame, burst: str) -> Callable[[str, str], str]:
+    def of(policy: str, measure: str) -> str:
+        return told(summary, burst, policy, measure) or "more than is seen"
+
+    return of
+
+
+def _lateness_claims(of: Callable[[str, str], str], plant: Plant, burst_s: float, where: str) -> list[Claim]:
+    return [
         Claim(
             "within the SLO, the burst included",
             "not given",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from infer_diag.simulators.batch_control.plant import Plant
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Row = tuple[float, float, int, int, int, int, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +62,10 @@ def run_policy(arrival_s: Floats, plant: Plant, policy: Policy, *, slo_s: float,
     Raises:
         DiagError: arrivals that are not in order or below 0, or an SLO or a horizon that is not above 0.
     """
-    if slo_s <= 0 or horizon_s <= 0:
-        raise DiagError("an SLO and a horizon are seconds above 0")
-    times = np.asarray(arrival_s, dtype=np.float64)
-    if len(times) and (not np.isfinite(times).all() or times[0] < 0 or (np.diff(times) < 0).any()):
-        raise DiagError("arrivals are seconds from 0 on, in order")
-    times = times[times < horizon_s]
+    times = _checked(arrival_s, slo_s, horizon_s)
     finish_s, dropped = np.full(len(times), np.nan), np.zeros(len(times), dtype=bool)
     memory: Memory = {}
-    rows: list[tuple[float, float, int, int, int, int, float]] = []
+    rows: list[Row] = []
     last: LastBatch | None = None
     head, now_s, gone = 0, 0.0, 0
     while head < len(times) and (now_s := max(now_s, float(times[head]))) < horizon_s:
@@ -87,22 +84,24 @@ def run_policy(arrival_s: Floats, plant: Plant, policy: Policy, *, slo_s: float,
         gone = 0
         last = LastBatch(limit, count, duration_s, waited_s + duration_s)
         head += count
+    return Run(times, finish_s, dropped, *_columns(rows), horizon_s=horizon_s, slo_s=slo_s)
+
+
+def _checked(arrival_s: Floats, slo_s: float, horizon_s: float) -> Floats:
+    """The arrivals before the horizon."""
+    if slo_s <= 0 or horizon_s <= 0:
+        raise DiagError("an SLO and a horizon are seconds above 0")
+    times = np.asarray(arrival_s, dtype=np.float64)
+    if len(times) and (not np.isfinite(times).all() or times[0] < 0 or (np.diff(times) < 0).any()):
+        raise DiagError("arrivals are seconds from 0 on, in order")
+    return times[times < horizon_s]
+
+
+def _columns(rows: Sequence[Row]) -> tuple[Floats, Floats, Ints, Ints, Ints, Ints, Floats]:
+    """The columns of `Run` from `begin_s` to `oldest_wait_s`."""
     columns = np.array(rows, dtype=np.float64).reshape(-1, 7).T
     limits, sizes, waiting, lost = columns[2:6].astype(np.int64)
-    return Run(
-        arrival_s=times,
-        finish_s=finish_s,
-        dropped=dropped,
-        begin_s=columns[0],
-        duration_s=columns[1],
-        limit_count=limits,
-        batch_count=sizes,
-        waiting_count=waiting,
-        dropped_count=lost,
-        oldest_wait_s=columns[6],
-        horizon_s=horizon_s,
-        slo_s=slo_s,
-    )
+    return columns[0], columns[1], limits, sizes, waiting, lost, columns[6]
 
 
 def _first_kept(times: Floats, head: int, arrived: int, now_s: float, limit: int, plant: Plant, slo_s: float) -> int:
