@@ -76,33 +76,8 @@ def allocator_comparison_chart(runs: pl.DataFrame) -> go.Figure:
         ("external_frag_ratio", "1 − largest / free", "reserved"),
     )
     for place, (column, name, colour) in enumerate(panels, 1):
-        known = runs.drop_nulls(column)
-        medians = known.group_by("allocator").agg(pl.col(column).median())
-        figure.add_trace(
-            go.Scatter(
-                name=name,
-                x=known[column].to_list(),
-                y=[label(each) for each in known["allocator"]],
-                mode="markers",
-                marker={"color": COLOURS[colour], "size": 7, "opacity": 0.45},
-                hovertemplate="%{y}: %{x:.3~g}<extra></extra>",
-            ),
-            row=1,
-            col=place,
-        )
-        figure.add_trace(
-            go.Scatter(
-                name="median",
-                x=medians[column].to_list(),
-                y=[label(each) for each in medians["allocator"]],
-                mode="markers",
-                showlegend=place == 1,
-                marker={"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": INK}},
-                hovertemplate="%{y}, median: %{x:.3~g}<extra></extra>",
-            ),
-            row=1,
-            col=place,
-        )
+        figure.add_traces(_seeds_and_median(runs.drop_nulls(column), column, name, COLOURS[colour]), rows=1, cols=place)
+        figure.update_traces(selector={"name": "median"}, showlegend=False, col=2)
         figure.update_xaxes(title_text=name, rangemode="tozero", row=1, col=place)
     seeds, asked = runs["seed_id"].n_unique(), int(runs["request_count"].max() or 0)  # type: ignore[arg-type]
     dressed(
@@ -111,6 +86,23 @@ def allocator_comparison_chart(runs: pl.DataFrame) -> go.Figure:
     figure.update_yaxes(categoryorder="array", categoryarray=[label(each) for each in order][::-1])
     figure.update_layout(margin={"l": 110})
     return figure
+
+
+def _seeds_and_median(runs: pl.DataFrame, column: str, name: str, colour: str) -> list[go.Scatter]:
+    medians = runs.group_by("allocator").agg(pl.col(column).median())
+    dots = {"color": colour, "size": 7, "opacity": 0.45}
+    bars = {"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": INK}}
+    return [
+        go.Scatter(
+            name=shown,
+            x=rows[column].to_list(),
+            y=[label(each) for each in rows["allocator"]],
+            mode="markers",
+            marker=marker,
+            hovertemplate=f"%{{y}}, {shown}: %{{x:.3~g}}<extra></extra>",
+        )
+        for shown, rows, marker in ((name, runs, dots), ("median", medians, bars))
+    ]
 
 
 def sampling_chart(peaks: pl.DataFrame, *, status: str) -> go.Figure:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from infer_diag.attribution.heap.compaction import Compaction
@@ -18,8 +20,6 @@ def sampling_claims(peaks: pl.DataFrame, ratio: float | None, beyond: float | No
     `ratio` is 1 − largest / free at the heap's last state, `beyond` the share of its requests that no hole serves.
     """
     few = peaks.sort("sample_count").row(0, named=True)
-    both = None if ratio is None else f"{ratio:.2f} at the last state"
-    harm = None if beyond is None else f"{format_ratio(beyond)} of the requests are larger than any hole that may serve"
     return Claims(
         [
             Claim(
@@ -39,23 +39,31 @@ def sampling_claims(peaks: pl.DataFrame, ratio: float | None, beyond: float | No
                 "either every event is taken or there is something to back off from; counters kept at every event lose "
                 "no peak, and only the map needs samples",
             ),
-            Claim(
-                "1 − largest / total",
-                "fragmentation of the device",
-                both,
-                how if both is not None else "not_identifiable",
-                "largest and total must be of one pool: blocks of other segments, streams or pools never join",
-            ),
-            Claim(
-                "bands 0.3 and 0.7",
-                "merge, then force a compaction",
-                harm,
-                how if harm is not None else "not_identifiable",
-                "free neighbours are merged at every free already, and no allocator moves live tensors; the band does "
-                "not tell whether a request fails",
-            ),
+            *_ratio_claims(ratio, beyond, how),
         ]
     )
+
+
+def _ratio_claims(ratio: float | None, beyond: float | None, how: str) -> list[Claim]:
+    both = None if ratio is None else f"{ratio:.2f} at the last state"
+    harm = None if beyond is None else f"{format_ratio(beyond)} of the requests are larger than any hole that may serve"
+    return [
+        Claim(
+            "1 − largest / total",
+            "fragmentation of the device",
+            both,
+            how if both is not None else "not_identifiable",
+            "largest and total must be of one pool: blocks of other segments, streams or pools never join",
+        ),
+        Claim(
+            "bands 0.3 and 0.7",
+            "merge, then force a compaction",
+            harm,
+            how if harm is not None else "not_identifiable",
+            "free neighbours are merged at every free already, and no allocator moves live tensors; the band does "
+            "not tell whether a request fails",
+        ),
+    ]
 
 
 def kv_claims(runs: pl.DataFrame) -> Claims:
@@ -69,7 +77,6 @@ def kv_claims(runs: pl.DataFrame) -> Claims:
     def waste(placement: str) -> str:
         return f"{format_ratio(1 - means[placement]['token_ratio'])} of the slots hold no token"
 
-    paged, chunked = (means[name]["internal_ratio"] for name in ("paged", "paged_chunked"))
     return Claims(
         [
             Claim(
@@ -88,51 +95,51 @@ def kv_claims(runs: pl.DataFrame) -> Claims:
                 "what is lost lies in last pages: (16 − 1)/2 tokens a sequence, and nothing at a length of 8,192",
                 where,
             ),
-            Claim(
-                "waste, chunked prefill",
-                "8.7 % (peak 15.3 %)",
-                f"internal {format_ratio(chunked)} with chunks, {format_ratio(paged)} without",
-                "simulated",
-                "chunks do not change how many last pages there are, but when a decode step has to wait",
-                where,
-            ),
-            Claim(
-                "both together",
-                "22.8 % of the baseline",
-                f"{8.7 / 38.2:.1%} is 8.7 / 38.2, the row of chunked prefill alone",
-                "modelled",
-                "levels of two rows say nothing of both at once; no row of the table has both",
-            ),
-            Claim(
-                "requests at a time, pages over longest length",
-                "—",
-                f"{means['paged']['batch_count'] / means['max']['batch_count']:.1f} times as many",
-                "simulated",
-                "the paper has 30.42 over 7.00, 4.3 times",
-                where,
-            ),
+            *_chunk_claims(means, where),
         ]
     )
+
+
+def _chunk_claims(means: dict[str, dict[str, Any]], where: str) -> list[Claim]:
+    paged, chunked = (means[name]["internal_ratio"] for name in ("paged", "paged_chunked"))
+    return [
+        Claim(
+            "waste, chunked prefill",
+            "8.7 % (peak 15.3 %)",
+            f"internal {format_ratio(chunked)} with chunks, {format_ratio(paged)} without",
+            "simulated",
+            "chunks do not change how many last pages there are, but when a decode step has to wait",
+            where,
+        ),
+        Claim(
+            "both together",
+            "22.8 % of the baseline",
+            f"{8.7 / 38.2:.1%} is 8.7 / 38.2, the row of chunked prefill alone",
+            "modelled",
+            "levels of two rows say nothing of both at once; no row of the table has both",
+        ),
+        Claim(
+            "requests at a time, pages over longest length",
+            "—",
+            f"{means['paged']['batch_count'] / means['max']['batch_count']:.1f} times as many",
+            "simulated",
+            "the paper has 30.42 over 7.00, 4.3 times",
+            where,
+        ),
+    ]
 
 
 def allocator_claims(exact: pl.DataFrame, jittered: pl.DataFrame) -> Claims:
     """Section 4.3: PyTorch beside an aligned slab. Frames in: AllocatorComparison, exact sizes and varied ones."""
 
-    def told(rows: pl.DataFrame, name: str, column: str) -> float:
-        return float(rows.filter(allocator=name)[column].median())  # type: ignore[arg-type]
-
-    def failed(rows: pl.DataFrame, name: str) -> str:
-        own = rows.filter(allocator=name)["failure_count"]
-        return f"{told(rows, name, 'failure_count'):g} ({min(own)} to {max(own)})"
-
     where = f"{exact['seed_id'].n_unique()} seeds, 1 GiB, {int(exact['request_count'][0]):,} requests"
-    ratios = ", ".join(f"{told(jittered, name, 'external_frag_ratio'):.2f}" for name in ("torch", "slab"))
+    ratios = ", ".join(f"{_median(jittered, name, 'external_frag_ratio'):.2f}" for name in ("torch", "slab"))
     return Claims(
         [
             Claim(
                 "failed requests, PyTorch and the slab, exact sizes",
                 "17 and 0",
-                f"{failed(exact, 'torch')} and {failed(exact, 'slab')}",
+                f"{_failed(exact, 'torch')} and {_failed(exact, 'slab')}",
                 "simulated",
                 "2 + 16 + 2 MiB fill one segment of 20 MiB exactly; which requests fail is a matter of capacity, and "
                 "the allocators tie",
@@ -141,10 +148,10 @@ def allocator_claims(exact: pl.DataFrame, jittered: pl.DataFrame) -> Claims:
             Claim(
                 "the same, sizes varied by ± 40 %",
                 "—",
-                f"{failed(jittered, 'torch')} and {failed(jittered, 'slab')}",
+                f"{_failed(jittered, 'torch')} and {_failed(jittered, 'slab')}",
                 "simulated",
                 "alignment to 2 and 16 MiB then takes "
-                f"{format_ratio(told(jittered, 'slab', 'rounding_ratio'))} of what it hands out",
+                f"{format_ratio(_median(jittered, 'slab', 'rounding_ratio'))} of what it hands out",
                 where,
             ),
             Claim(
@@ -155,22 +162,37 @@ def allocator_claims(exact: pl.DataFrame, jittered: pl.DataFrame) -> Claims:
                 "the ratio is lower for the allocator that fails more: what rounding takes is in no hole",
                 where,
             ),
-            Claim(
-                "largest contiguous block",
-                "8.9 and 48.2 MB",
-                None,
-                "not_identifiable",
-                "one run each at a moment that is not said; 14.3 and 55.0 MB free follow, which differ fourfold",
-            ),
-            Claim(
-                "“Triton Allocator”",
-                "slabs and arenas",
-                None,
-                "not_identifiable",
-                "OpenAI's Triton has no allocator, and the Triton server has a pool of fixed size",
-            ),
+            *_unfounded_claims(),
         ]
     )
+
+
+def _median(rows: pl.DataFrame, name: str, column: str) -> float:
+    return float(rows.filter(allocator=name)[column].median())  # type: ignore[arg-type]
+
+
+def _failed(rows: pl.DataFrame, name: str) -> str:
+    own = rows.filter(allocator=name)["failure_count"]
+    return f"{_median(rows, name, 'failure_count'):g} ({min(own)} to {max(own)})"
+
+
+def _unfounded_claims() -> list[Claim]:
+    return [
+        Claim(
+            "largest contiguous block",
+            "8.9 and 48.2 MB",
+            None,
+            "not_identifiable",
+            "one run each at a moment that is not said; 14.3 and 55.0 MB free follow, which differ fourfold",
+        ),
+        Claim(
+            "“Triton Allocator”",
+            "slabs and arenas",
+            None,
+            "not_identifiable",
+            "OpenAI's Triton has no allocator, and the Triton server has a pool of fixed size",
+        ),
+    ]
 
 
 def compaction_claims(null: Compaction, what_if: pl.DataFrame, answers: pl.DataFrame, where: str) -> Claims:
