@@ -19,7 +19,8 @@ from infer_diag.simulators.serving.state import END_S, ROW_EMITTED
 Floats = NDArray[np.float64]
 
 _STEP_S = 30.0
-_SWING_RATIO = 0.2
+_SWING_RATIO = 0.04
+"""The day's swing of one replica: the autoscaler takes most of it up by their number."""
 _NOISE_SD = 0.18
 _NOISE_KEPT = 0.9
 _MOST_OUTPUT = 1500
