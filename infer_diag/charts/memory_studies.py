@@ -8,6 +8,7 @@ from plotly.subplots import make_subplots
 
 from infer_diag.attribution.heap.compaction import Compaction
 from infer_diag.charts.template import COLOURS, INK, dressed, label
+from infer_diag.simulators.memory_studies import mean_shares, medians
 
 _SHARES = (
     ("token_ratio", "tokens", "active"),
@@ -30,8 +31,8 @@ def kv_shares_chart(runs: pl.DataFrame, published: dict[str, float]) -> go.Figur
 
     Frame in: that of `simulators.kv_placement.kv_placement_table`.
     """
-    names = runs["placement"].unique(maintain_order=True).to_list()
-    means = runs.group_by("placement", maintain_order=True).mean()
+    means = mean_shares(runs)
+    names = means["placement"].to_list()
     figure = go.Figure()
     for column, name, colour in _SHARES:
         figure.add_trace(
@@ -67,9 +68,7 @@ def allocator_comparison_chart(runs: pl.DataFrame) -> go.Figure:
 
     Frame in: AllocatorComparison.
     """
-    order = (
-        runs.group_by("allocator").agg(pl.col("failure_count").median()).sort("failure_count", "allocator")["allocator"]
-    )
+    order = medians(runs, "failure_count")["allocator"]
     figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06)
     panels = (
         ("failure_count", "failed requests", "failure"),
@@ -89,7 +88,6 @@ def allocator_comparison_chart(runs: pl.DataFrame) -> go.Figure:
 
 
 def _seeds_and_median(runs: pl.DataFrame, column: str, name: str, colour: str) -> list[go.Scatter]:
-    medians = runs.group_by("allocator").agg(pl.col(column).median())
     dots = {"color": colour, "size": 7, "opacity": 0.45}
     bars = {"symbol": "line-ns", "size": 18, "line": {"width": 3, "color": INK}}
     return [
@@ -101,7 +99,7 @@ def _seeds_and_median(runs: pl.DataFrame, column: str, name: str, colour: str) -
             marker=marker,
             hovertemplate=f"%{{y}}, {shown}: %{{x:.3~g}}<extra></extra>",
         )
-        for shown, rows, marker in ((name, runs, dots), ("median", medians, bars))
+        for shown, rows, marker in ((name, runs, dots), ("median", medians(runs, column), bars))
     ]
 
 

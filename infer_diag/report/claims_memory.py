@@ -8,6 +8,7 @@ import polars as pl
 
 from infer_diag.attribution.heap.compaction import Compaction
 from infer_diag.report.claims import Claim, Claims
+from infer_diag.simulators.memory_studies import mean_shares
 from infer_diag.units import format_bytes, format_ratio
 
 KV_PUBLISHED = {"max": 0.204, "pow2": 0.268, "oracle": 0.382, "paged": 0.963}
@@ -71,7 +72,7 @@ def kv_claims(runs: pl.DataFrame) -> Claims:
 
     Frame in: that of `simulators.kv_placement.kv_placement_table`.
     """
-    means = {row["placement"]: row for row in runs.group_by("placement").mean().iter_rows(named=True)}
+    means = {row["placement"]: row for row in mean_shares(runs).iter_rows(named=True)}
     where = f"{runs['seed_id'].n_unique()} seeds"
 
     def waste(placement: str) -> str:
