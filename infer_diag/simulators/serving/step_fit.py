@@ -77,7 +77,7 @@ def _fitted(parts: list[float], error: float, count: int, what: str) -> StepTime
 
 def solved(features: Floats, seconds: Floats, importance: Floats | None = None) -> tuple[list[float], float]:
     """(non-negative factors of the features' columns, median of |modelled − seconds| / seconds)."""
-    from scipy.optimize import nnls  # type: ignore[import-untyped]
+    from scipy.optimize import nnls
 
     scale = np.maximum(np.abs(features).mean(axis=0), 1e-300)
     base = np.ones(len(seconds)) if importance is None else np.sqrt(importance)
