@@ -44,7 +44,8 @@ unit: $(VENV)/.test  ## run the tests, those in a browser included
 	@$(BIN)/pytest --numprocesses=auto --dist=loadfile tests
 
 notebooks: $(VENV)/.test  ## run the notebooks and compare the outputs that they quote
-	@$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+	@$(BIN)/pytest --numprocesses=auto --dist=loadfile \
+		--nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
 
 bench: $(VENV)/.test  ## run every benchmark and write benchmarks/RESULTS.md
 	@$(BIN)/python benchmarks/run_all.py
