@@ -19,16 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-MEASURED = """
-import json, resource, sys, time
-{imports}
-path = sys.argv[1]
-began = time.process_time()
-{code}
-spent = time.process_time() - began
-peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps([spent, peak_mib, found]))
-"""
+from measuring import MEASURED
+
 OURS_IMPORTS = """
 from infer_diag.attribution.heap.bricks import trace_bricks
 from infer_diag.attribution.heap.curves import trace_curves

@@ -21,6 +21,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from measuring import MEASURED
+
 LABELS = 'engine="0",model_name="meta-llama/Llama-3.1-8B-Instruct"'
 GAUGES = (
     "num_requests_running",
@@ -60,16 +62,6 @@ HISTOGRAMS = (
 LIMITS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
 UNRELATED_FAMILIES = 250
 
-MEASURED = """
-import json, resource, sys, time
-{imports}
-path = sys.argv[1]
-began = time.process_time()
-{code}
-spent = time.process_time() - began
-peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps([spent, peak_mib, found]))
-"""
 CLIENT = """
 scrapes, tokens = 0, 0.0
 with open(path, encoding="utf-8") as file:

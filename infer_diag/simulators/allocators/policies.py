@@ -29,20 +29,22 @@ _MODULES: dict[type, ModuleType] = {
     slab.SlabPolicy: slab,
 }
 
+_COMPILED_ONLY = "the body follows from the class of the policy when the caller is compiled"
+
 
 def serve(policy: Policy, heap: Heap, log: Records, event: int, requested: int, arena: int) -> int:
     """The node that serves a request, or -1 where it fails; only compiled code can call it."""
-    raise NotImplementedError
+    raise RuntimeError(_COMPILED_ONLY)
 
 
 def give_back(policy: Policy, heap: Heap, log: Records, event: int, node: int) -> None:
     """Takes a block back; only compiled code can call it."""
-    raise NotImplementedError
+    raise RuntimeError(_COMPILED_ONLY)
 
 
 def trim(policy: Policy, heap: Heap, log: Records, event: int) -> None:
     """Gives idle memory back to the driver; only compiled code can call it."""
-    raise NotImplementedError
+    raise RuntimeError(_COMPILED_ONLY)
 
 
 for _generic in (serve, give_back, trim):
