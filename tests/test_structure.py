@@ -133,12 +133,17 @@ def test_floors() -> None:
 HEAVY = ("plotly", "IPython", "cupy", "pynvml", "rich", "typer", "jinja2")
 
 
-def imported_by(code: str) -> set[str]:
-    """Top-level modules that a fresh interpreter holds after `code`."""
+def modules_after(code: str) -> set[str]:
+    """Names of the modules that a fresh interpreter holds after `code`."""
     shown = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"], capture_output=True, text=True, check=True
     )
-    return {name.split(".")[0] for name in shown.stdout.splitlines()[-1].split()}
+    return set(shown.stdout.splitlines()[-1].split())
+
+
+def imported_by(code: str) -> set[str]:
+    """Their top-level names."""
+    return {name.split(".")[0] for name in modules_after(code)}
 
 
 def test_the_package_imports_lightly() -> None:
@@ -151,6 +156,14 @@ def test_the_package_imports_lightly() -> None:
 def test_a_diagnosis_needs_no_face() -> None:
     loaded = imported_by("import infer_diag\ninfer_diag.diagnose, infer_diag.Diagnosis")
     assert not loaded & set(HEAVY)
+
+
+def test_one_recording_is_diagnosed_without_the_statistics_of_fleets() -> None:
+    sample = "sample:captured/sequence_limit/server.log"
+    loaded = modules_after(f"import infer_diag\ninfer_diag.diagnose(infer_diag.load({sample!r})).to_json()")
+    # They take two seconds to import, more than all the rest of a small log.
+    assert "infer_diag.attribution.cost.ledger" in loaded
+    assert not loaded & {"scipy.stats", "scipy.optimize"}
 
 
 @pytest.mark.parametrize(

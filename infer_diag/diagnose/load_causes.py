@@ -76,13 +76,13 @@ def _last_cached(bar: Bar, found: Pace) -> int:
 
 def _slow_rate(view: StartView) -> Finding | None:
     workers = _workers_with_bytes(view)
-    gpus = _gpu_count(view)
     read, load = view.wall("weights_read"), view.wall("weights_load")
     wall = read if read is not None and read["duration_s"] is not None else load
     if wall is load and view.wall("weights_fetch") is not None:
         return None  # the load's length holds the download, which is another cause
     if not workers or wall is None or wall["duration_s"] is None or wall["duration_s"] < LONG_LOAD_S:
         return None
+    gpus = _gpu_count(view)
     if gpus is None and any(name for name, _ in workers):
         return None
     # Workers read side by side from one storage, and often only the first one prints.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import dataframely as dy
 import numpy as np
 import polars as pl
-import scipy.stats
+import scipy
 from numpy.typing import NDArray
 
 from infer_diag.errors import DiagError

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import scipy.stats
+import scipy
 
 Floats = npt.NDArray[np.float64]
 Verdict = Literal["refused", "provisional", "normal"]

@@ -13,8 +13,7 @@ import dataframely as dy
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import scipy.optimize
-import scipy.stats
+import scipy
 
 from infer_diag.attribution.quantiles import median
 from infer_diag.attribution.tenancy.frames import JitterLevels, JitterShares

@@ -52,10 +52,10 @@ def padding(recording: Recording) -> Padding | str:
     prompt is computed in one step, each step's prompt tokens are rows · longest, and a batch keeps its rows until its
     last output. waste = 1 − tokens that requests need / tokens that steps compute.
     """
-    steps = recording.engine_steps.filter(pl.col("kind") != "idle").sort("source_id", "line")
+    steps = recording.engine_steps.filter(pl.col("kind") != "idle")
     if steps.is_empty():
         return UNTOLD
-    if not _whole_batches(steps):
+    if (steps["kind"] == "mixed").any() or not _whole_batches(steps.sort("source_id", "line")):
         return CONTINUOUS
     requests = recording.requests.drop_nulls(["prompt_tokens", "output_tokens"])
     served = requests.filter(pl.col("last_token_s").is_not_null())
@@ -78,12 +78,12 @@ def padding(recording: Recording) -> Padding | str:
 
 
 def _whole_batches(steps: pl.DataFrame) -> bool:
-    """Whether every prompt step begins a batch whose rows all stay until its end."""
+    """Whether every prompt step of steps that are never mixed begins a batch whose rows all stay until its end."""
     marked = steps.with_columns(
         batch=(pl.col("kind") == "prefill").cum_sum().over("source_id", "replica"),
         even=pl.col("prefill_tokens") % pl.col("prefill_count").replace(0, 1) == 0,
     )
-    if (marked["kind"] == "mixed").any() or not marked["even"].all() or (marked["batch"] == 0).any():
+    if not marked["even"].all() or (marked["batch"] == 0).any():
         return False
     rows = marked.group_by("source_id", "replica", "batch").agg(
         rows=pl.col("prefill_count").max(),
