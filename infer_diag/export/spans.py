@@ -90,7 +90,7 @@ class _Start:
     summary: Mapping[str, Any]
     shift_us: int
     found: list[Interval] = field(default_factory=list)
-    unplaced: list[list[Any]] = field(default_factory=list)
+    unplaced: list[dict[str, Value]] = field(default_factory=list)
 
     def intervals(self) -> list[Interval]:
         """The start's own span and those of its phases."""
@@ -131,16 +131,18 @@ class _Start:
         printed_s = seconds(one.length) if one.printed and one.length is not None else None
         if one.span is None:
             if one.length is not None or one.end is not None:
-                end = self._nano(one.end)
-                self.unplaced.append([one.phase, *self._worker(one), printed_s, end, one.is_total])
+                replica, rank = self._worker(one)
+                told = {"phase": one.phase, "replica": replica, "rank": rank, "duration_s": printed_s}
+                more = {"end_unix_nano": self._nano(one.end), "is_total": one.is_total or None}
+                self.unplaced.append(_known({**told, **more}))
             return
-        told = {
+        detail = {
             "duration_s": printed_s,
             "resolution_s": seconds(one.resolution) if one.resolution else None,
             "is_total": one.is_total or None,
             "size_bytes": one.size_bytes,
         }
-        self._add(one, one.span.begin, one.span.end, told, one.lines)
+        self._add(one, one.span.begin, one.span.end, detail, one.lines)
 
     def _add_open(self, one: Begun) -> None:
         last = self.reading.last

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
@@ -77,26 +79,40 @@ def _recorded(
     clocks: tuple[Clock, ...],
     notes: tuple[str, ...] = (),
 ) -> Recording:
+    told = value_frames(samples, series)
+    return recorded(
+        file,
+        dict(told.frames),
+        options=options,
+        format=told.engine if told.engine == DCGM.engine else "prometheus",
+        engine=told.engine,
+        lines=lines,
+        understood=samples["line"].n_unique(),
+        rejected=rejected,
+        times=told.times,
+        clocks=clocks,
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True)
+class ValueFrames:
+    """Frames without `source_id`, the engine that most values are about, and when they were taken."""
+
+    frames: Frames
+    engine: str
+    times: pl.Series
+
+
+def value_frames(samples: pl.DataFrame, series: pl.DataFrame) -> ValueFrames:
+    """What samples (columns of SAMPLES) of series (columns of SERIES) say of engines, devices and nodes."""
     values = samples.join(series, on="series", how="inner", maintain_order="left")
     # A stale marker is no value, and an infinite one none that a frame can hold.
     values = values.with_columns(pl.when(pl.col("value").is_finite()).then("value").alias("value")).drop_nulls("value")
     of_nodes = pl.col("engine") == KUBELET.engine
     engines, nodes = values.filter(~of_nodes), values.filter(of_nodes)
     frames = _joined(engine_frames(engines), device_frames(engines)) | node_frames(nodes)
-    engine = _engine(values)
-    return recorded(
-        file,
-        frames,
-        options=options,
-        format=engine if engine == DCGM.engine else "prometheus",
-        engine=engine,
-        lines=lines,
-        understood=samples["line"].n_unique(),
-        rejected=rejected,
-        times=values["us"].cast(pl.Datetime("us", "UTC")),
-        clocks=clocks,
-        notes=notes,
-    )
+    return ValueFrames(frames, _engine(values), values["us"].cast(pl.Datetime("us", "UTC")))
 
 
 def _joined(engines: Frames, devices: Frames) -> Frames:

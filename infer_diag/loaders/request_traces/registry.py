@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infer_diag.loaders.otlp import reading as otlp
 from infer_diag.loaders.request_traces import (
     arrival_traces,
     bench_runs,
@@ -27,7 +28,7 @@ LOADERS = (
     client_exports.RECORDS,
     client_exports.SUMMARY,
     guidellm.LOADER,
-    traces.OTLP,
+    otlp.LOADER,
     traces.JAEGER,
     own_table.LOADER,
 )

@@ -14,6 +14,30 @@ from infer_diag.loaders.conformed import Frames
 from infer_diag.loaders.request_traces.moments import NANOSECONDS, counted
 from infer_diag.loaders.request_traces.numbers import length, whole
 
+OWN = (
+    "engine",
+    "clock",
+    "start_id",
+    "replica",
+    "rank",
+    "phase",
+    "inside",
+    "status",
+    "outcome",
+    "served",
+    "open",
+    "is_total",
+    "duration_s",
+    "resolution_s",
+    "size_bytes",
+    "first_unix_nano",
+    "last_unix_nano",
+    "ready_unix_nano",
+    "acquired_unix_nano",
+    "unplaced",
+)
+"""Attributes of the spans that infer_diag itself exports, behind `infer_diag.`."""
+
 ATTRIBUTES = {
     "gen_ai.request.id": "request_id",
     "gen_ai.response.id": "response_id",
@@ -29,6 +53,7 @@ ATTRIBUTES = {
     "gen_ai.latency.time_in_model_inference": "compute",
     "vllm.process_kind": "process_kind",
     "vllm.process_name": "process_name",
+    **{f"infer_diag.{name}": f"own_{name}" for name in OWN},
 }
 """Attributes of a span or of its resource that are read, and the columns that hold them as text."""
 

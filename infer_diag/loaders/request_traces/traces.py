@@ -1,4 +1,4 @@
-"""Traces of OpenTelemetry and Jaeger to a recording: the requests in them, and the starts of engines."""
+"""Traces of Jaeger to a recording: the requests in them, and the starts of engines."""
 
 from __future__ import annotations
 
@@ -8,47 +8,16 @@ from typing import Any
 
 import polars as pl
 
-from infer_diag.loaders.conformed import CLAIMED, Frames, recorded
+from infer_diag.loaders.conformed import CLAIMED, recorded
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.json_documents import documents
 from infer_diag.loaders.loader import Loader, Options
-from infer_diag.loaders.request_traces import otlp
-from infer_diag.loaders.request_traces.jsonl import claimed, text_lines
 from infer_diag.loaders.request_traces.moments import NANOSECONDS, epoch_times
-from infer_diag.loaders.request_traces.spans import ATTRIBUTES, SPAN, request_frames, request_spans, usable
-from infer_diag.loaders.request_traces.start_spans import of_starts, start_frames
+from infer_diag.loaders.request_traces.span_frames import told_by
+from infer_diag.loaders.request_traces.spans import ATTRIBUTES, SPAN
 from infer_diag.loaders.request_traces.values import Object, as_object, objects, text
 from infer_diag.loaders.sniff import Signature
-from infer_diag.recording import Clock, Recording
-
-_WHAT = "an export of spans"
-
-
-def load_otlp(file: LogFile, *, options: Options) -> Recording:
-    """Spans as the collector's file exporter writes them, an export per line, or as one document (Tempo too)."""
-    found: list[pl.DataFrame] = []
-    damaged = [pl.DataFrame(schema=CLAIMED)]
-    count = 0
-    for lines, read in text_lines(file, options):
-        count = read
-        told = lines.filter(pl.col("text").str.contains(r"^\s*\{") & pl.col("text").str.contains(otlp.NEEDLE))
-        spans, broken = otlp.decoded(told)
-        found.append(spans)
-        damaged.append(claimed(broken, _WHAT))
-    spans = pl.concat([pl.DataFrame(schema=SPAN), *found])
-    if spans.is_empty():
-        # One document over many lines; its spans keep the line at which it begins.
-        return _of_documents(file, options)
-    return _recorded(file, options, spans, "otlp", count, pl.concat(damaged))
-
-
-def _of_documents(file: LogFile, options: Options) -> Recording:
-    read = documents(file, options)
-    rows = [(read.line_at(begin), json.dumps(value)) for begin, value in read.found if isinstance(value, dict)]
-    lines = pl.DataFrame(rows, schema={"line": pl.UInt32, "text": pl.String}, orient="row")
-    spans, broken = otlp.decoded(lines)
-    file.cut = file.cut or read.cut
-    return _recorded(file, options, spans, "otlp", read.lines, claimed(broken, _WHAT))
+from infer_diag.recording import Recording
 
 
 def load_jaeger(file: LogFile, *, options: Options) -> Recording:
@@ -62,7 +31,7 @@ def load_jaeger(file: LogFile, *, options: Options) -> Recording:
     ]
     spans = pl.DataFrame(rows, schema=SPAN, orient="row")
     file.cut = file.cut or read.cut
-    return _recorded(file, options, spans, "jaeger", read.lines, pl.DataFrame(schema=CLAIMED))
+    return _recorded(file, options, spans, read.lines)
 
 
 def _jaeger_rows(trace: Object, line: int) -> Iterator[dict[str, Any]]:
@@ -105,59 +74,23 @@ def _microseconds(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 52 else None
 
 
-def _recorded(
-    file: LogFile, options: Options, spans: pl.DataFrame, name: str, lines: int, damaged: pl.DataFrame
-) -> Recording:
-    known = usable(spans)
-    asked, starting = request_spans(known), of_starts(known)
-    used = pl.concat([asked, starting])
-    first, last = used["begin_ns"].min(), used["end_ns"].max()
-    frames: Frames = {}
-    clocks: tuple[Clock, ...] = ()
-    if isinstance(first, int):
-        served = asked["begin_ns"].max()
-        starts = start_frames(starting, served if isinstance(served, int) else None)
-        frames = {**request_frames(asked, first), **starts}
-        clocks = (Clock("inner", str(first), zone="UTC"),)
-    of_vllm = not starting.is_empty() or (asked["name"] == "llm_request").any()
-    left = len(spans) - len(known)
+def _recorded(file: LogFile, options: Options, spans: pl.DataFrame, lines: int) -> Recording:
+    told = told_by(spans)
     return recorded(
         file,
-        frames,
+        dict(told.frames),
         options=options,
-        format=name,
-        engine="vllm" if of_vllm else "opentelemetry",
+        format="jaeger",
+        engine=told.engine,
         lines=lines,
-        understood=lines - len(damaged),
-        rejected=damaged,
-        times=epoch_times([first, last], NANOSECONDS),
-        clocks=clocks,
-        notes=(f"{left:,} spans are told twice or have no begin or end before it",) if left else (),
+        understood=lines,
+        rejected=pl.DataFrame(schema=CLAIMED),
+        times=epoch_times([told.first_ns, told.last_ns], NANOSECONDS),
+        clocks=told.clocks,
+        notes=told.notes,
     )
 
 
-OTLP = Loader(
-    name="otlp",
-    about="OpenTelemetry traces as JSON (collector's file exporter, Tempo): gen_ai and vLLM spans, starts included",
-    versions="OTLP 1; vLLM's spans to 0.32",
-    frames=("starts", "phases", "requests", "request_timings"),
-    example=(
-        '{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name",'
-        '"value":{"stringValue":"vllm-server"}}]},'
-        '"scopeSpans":[{"spans":[{"traceId":"5b8efff798038103d269b633813fc60c",'
-        '"spanId":"eee19b7ec3c1b174","name":"llm_request","kind":2,'
-        '"startTimeUnixNano":"1770000000000000000","endTimeUnixNano":"1770000001000000000",'
-        '"attributes":[{"key":"gen_ai.usage.completion_tokens","value":{"intValue":"20"}}]}]}]}]}'
-    ),
-    signature=Signature(
-        phrases=(
-            r'"resourceSpans"\s*:\s*\[',
-            r'"(?:scopeSpans|instrumentationLibrarySpans)"\s*:\s*\[',
-            r'"startTimeUnixNano"\s*:',
-        )
-    ),
-    load=load_otlp,
-)
 JAEGER = Loader(
     name="jaeger",
     about="Jaeger traces as JSON (its API and its page): gen_ai and vLLM spans, starts included",

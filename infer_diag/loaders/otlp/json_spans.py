@@ -1,18 +1,15 @@
-"""OTLP's JSON to spans: whole batches of lines at once, by a declared shape in which every scalar is text.
-
-64-bit integers are text in that encoding and enumerations may be numbers or names, so nothing is lost by reading text.
-"""
+"""OTLP's JSON to spans."""
 
 from __future__ import annotations
 
 import polars as pl
 
+from infer_diag.loaders.otlp.shapes import ATTRIBUTES as LISTED
+from infer_diag.loaders.otlp.shapes import RESOURCE, exports, pairs
 from infer_diag.loaders.request_traces.spans import ATTRIBUTES, SPAN
 
 NEEDLE = r'"(?:resourceSpans|scopeSpans|instrumentationLibrarySpans)"'
 
-_VALUE = pl.Struct(dict.fromkeys(("stringValue", "intValue", "doubleValue", "boolValue"), pl.String))
-_ATTRIBUTES = pl.List(pl.Struct({"key": pl.String, "value": _VALUE}))
 _SPAN = pl.Struct(
     {
         "traceId": pl.String,
@@ -21,7 +18,7 @@ _SPAN = pl.Struct(
         "name": pl.String,
         "startTimeUnixNano": pl.String,
         "endTimeUnixNano": pl.String,
-        "attributes": _ATTRIBUTES,
+        "attributes": LISTED,
         "status": pl.Struct({"code": pl.String}),
     }
 )
@@ -29,7 +26,7 @@ _SCOPES = pl.List(pl.Struct({"spans": pl.List(_SPAN)}))
 _RESOURCES = pl.List(
     pl.Struct(
         {
-            "resource": pl.Struct({"attributes": _ATTRIBUTES}),
+            "resource": RESOURCE,
             "scopeSpans": _SCOPES,
             "instrumentationLibrarySpans": _SCOPES,
         }
@@ -49,32 +46,15 @@ _SERVICE = "service.name"
 
 def decoded(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """(spans with the columns of `SPAN`, lines that are no export) of `line` and `text`."""
-    good, broken = _exports(lines)
+    good, broken = exports(lines, _EXPORT)
     return _spans(good), broken
 
 
-def _exports(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(`line` and `export`, lines that cannot be decoded); halves are tried apart until each bad line is alone."""
-    empty = pl.DataFrame(schema={"line": pl.UInt32, "export": _EXPORT})
-    if lines.is_empty():
-        return empty, lines
-    try:
-        return lines.select(
-            pl.col("line").cast(pl.UInt32), pl.col("text").str.json_decode(_EXPORT).alias("export")
-        ), lines.clear()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        if len(lines) == 1:
-            return empty, lines
-    middle = len(lines) // 2
-    parts = [_exports(lines[:middle]), _exports(lines[middle:])]
-    return pl.concat([good for good, _ in parts]), pl.concat([bad for _, bad in parts])
-
-
-def _spans(exports: pl.DataFrame) -> pl.DataFrame:
+def _spans(read: pl.DataFrame) -> pl.DataFrame:
     export = pl.col("export").struct
     several = [export.field("resourceSpans"), export.field("batches")]
     several += [export.field(name).struct.field("resourceSpans") for name in ("trace", "result")]
-    resources = exports.select("line", pl.coalesce(several).alias("one")).explode("one").drop_nulls("one")
+    resources = read.select("line", pl.coalesce(several).alias("one")).explode("one").drop_nulls("one")
     resources = resources.with_row_index("resource")
     one = pl.col("one").struct
     scopes = resources.select(
@@ -112,10 +92,6 @@ def _named(spans: pl.DataFrame) -> pl.DataFrame:
 def _wide(rows: pl.DataFrame, key: str) -> pl.DataFrame:
     """One column per attribute that is read (and `service`), as text, for each row that has any."""
     wanted = {**ATTRIBUTES, _SERVICE: "service"}
-    pairs = rows.explode("attributes").drop_nulls("attributes").unnest("attributes")
-    mine = pairs.filter(pl.col("key").is_in(list(wanted)))
-    value = pl.coalesce(
-        pl.col("value").struct.field(name) for name in ("stringValue", "intValue", "doubleValue", "boolValue")
-    )
-    columns = [value.filter(pl.col("key") == name).first().alias(column) for name, column in wanted.items()]
+    mine = pairs(rows, key).filter(pl.col("name").is_in(list(wanted)))
+    columns = [pl.col("text").filter(pl.col("name") == name).first().alias(column) for name, column in wanted.items()]
     return mine.group_by(key, maintain_order=True).agg(columns)

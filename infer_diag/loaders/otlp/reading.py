@@ -1,0 +1,127 @@
+"""A file of OpenTelemetry's exports to a recording: spans and metrics, of one kind or mixed, in JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import polars as pl
+
+from infer_diag.loaders.conformed import CLAIMED, recorded
+from infer_diag.loaders.exposition.reading import value_frames
+from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.json_documents import documents
+from infer_diag.loaders.loader import Loader, Options
+from infer_diag.loaders.otlp import json_points, json_spans
+from infer_diag.loaders.otlp.points import POINTS, sampled
+from infer_diag.loaders.request_traces.jsonl import claimed, text_lines
+from infer_diag.loaders.request_traces.moments import NANOSECONDS, epoch_times
+from infer_diag.loaders.request_traces.span_frames import told_by
+from infer_diag.loaders.request_traces.spans import SPAN
+from infer_diag.loaders.sniff import Signature
+from infer_diag.recording import Clock, Recording
+
+_WHAT = "an export of spans or metrics"
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Spans (columns of SPAN), points (columns of POINTS), lines that cannot be read (of CLAIMED), lines in all."""
+
+    spans: pl.DataFrame
+    points: pl.DataFrame
+    damaged: pl.DataFrame
+    lines: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was found."""
+        return self.spans.is_empty() and self.points.is_empty()
+
+
+def load(file: LogFile, *, options: Options) -> Recording:
+    """Spans and metrics as the collector's file exporter writes them, an export per line, or as one document."""
+    read = _of_lines(file, options)
+    if read.is_empty:
+        # One document over many lines; what is in it keeps the line at which it begins.
+        read = _of_documents(file, options)
+    return decoded_recorded(file, options, read)
+
+
+def decoded_recorded(file: LogFile, options: Options, read: Decoded) -> Recording:
+    """The recording of what a file of exports holds."""
+    samples, series = sampled(read.points)
+    metrics = value_frames(samples, series)
+    first_us, last_us = samples["us"].min(), samples["us"].max()
+    told = told_by(read.spans, first_us * 1000 if isinstance(first_us, int) else None)
+    bounds = [told.first_ns, told.last_ns]
+    bounds += [us * 1000 for us in (first_us, last_us) if isinstance(us, int)]
+    clocks = told.clocks or ((Clock("inner", "epoch", zone="UTC"),) if metrics.frames else ())
+    return recorded(
+        file,
+        {**metrics.frames, **told.frames},
+        options=options,
+        format="otlp",
+        engine=told.engine if told.frames else metrics.engine,
+        lines=read.lines,
+        understood=read.lines - len(read.damaged),
+        rejected=read.damaged,
+        times=epoch_times(bounds, NANOSECONDS),
+        clocks=clocks,
+        notes=told.notes,
+    )
+
+
+def _of_lines(file: LogFile, options: Options) -> Decoded:
+    spans, points = [pl.DataFrame(schema=SPAN)], [pl.DataFrame(schema=POINTS)]
+    damaged = [pl.DataFrame(schema=CLAIMED)]
+    count = 0
+    for lines, read in text_lines(file, options):
+        count = read
+        told, numbers, broken = _decoded(lines.filter(pl.col("text").str.contains(r"^\s*\{")))
+        spans.append(told)
+        points.append(numbers)
+        damaged.append(broken)
+    return Decoded(pl.concat(spans), pl.concat(points), pl.concat(damaged), count)
+
+
+def _of_documents(file: LogFile, options: Options) -> Decoded:
+    read = documents(file, options)
+    rows = [(read.line_at(begin), json.dumps(value)) for begin, value in read.found if isinstance(value, dict)]
+    lines = pl.DataFrame(rows, schema={"line": pl.UInt32, "text": pl.String}, orient="row")
+    file.cut = file.cut or read.cut
+    return Decoded(*_decoded(lines), read.lines)
+
+
+def _decoded(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    of_spans = pl.col("text").str.contains(json_spans.NEEDLE)
+    spans, no_spans = json_spans.decoded(lines.filter(of_spans))
+    of_metrics = pl.col("text").str.contains(json_points.NEEDLE, literal=True)
+    points, no_points = json_points.decoded(lines.filter(of_metrics))
+    return spans, points, pl.concat([claimed(no_spans, _WHAT), claimed(no_points, _WHAT)])
+
+
+LOADER = Loader(
+    name="otlp",
+    about="OpenTelemetry in JSON (collector's file exporter, Tempo): gen_ai and vLLM spans, starts, engines' metrics",
+    versions="OTLP 1; vLLM's spans to 0.32",
+    frames=("starts", "phases", "requests", "request_timings", "request_totals", "engine_samples", "gpu_samples"),
+    example=(
+        '{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name",'
+        '"value":{"stringValue":"vllm-server"}}]},'
+        '"scopeSpans":[{"spans":[{"traceId":"5b8efff798038103d269b633813fc60c",'
+        '"spanId":"eee19b7ec3c1b174","name":"llm_request","kind":2,'
+        '"startTimeUnixNano":"1770000000000000000","endTimeUnixNano":"1770000001000000000",'
+        '"attributes":[{"key":"gen_ai.usage.completion_tokens","value":{"intValue":"20"}}]}]}]}]}'
+    ),
+    signature=Signature(
+        phrases=(
+            r'"resourceSpans"\s*:\s*\[',
+            r'"(?:scopeSpans|instrumentationLibrarySpans)"\s*:\s*\[',
+            r'"startTimeUnixNano"\s*:',
+            r'"resourceMetrics"\s*:\s*\[',
+            r'"scopeMetrics"\s*:\s*\[',
+        )
+    ),
+    load=load,
+)
