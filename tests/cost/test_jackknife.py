@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
+from infer_diag.attribution.cost.batch_sampling import step_variance
 from infer_diag.attribution.cost.jackknife import (
     Interval,
     block_jackknife,
@@ -18,7 +21,7 @@ from infer_diag.attribution.cost.jackknife import (
     p_value,
     verdict,
 )
-from infer_diag.attribution.cost.step_time import LinearSteps, fitted, prompt_token_weight, terms
+from infer_diag.attribution.cost.step_time import LinearSteps, Sampled, fitted, prompt_token_weight, terms
 
 
 def ratios_of(rng: np.random.Generator, hours: int, phi: float) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +102,7 @@ def test_the_step_curve_is_found_again_and_a_throttled_deployment_does_not_bend_
     made = [
         windows_of(rng, speed, low, high) for speed, low, high in [(1, 20, 60), (1, 10, 40), (1.35, 5, 30), (1, 15, 50)]
     ]
-    curve = fitted([rows for rows, _ in made], [batch for _, batch in made])
+    curve = fitted([Sampled(rows, batch) for rows, batch in made])
     assert curve is not None
     for batch in (8.0, 20.0, 50.0):
         truth = 0.012 + batch * (8e-5 + 3e-8 * 1000)
@@ -112,9 +115,38 @@ def test_the_step_curve_is_found_again_and_a_throttled_deployment_does_not_bend_
     assert np.isinf(curve.batch_for(np.array([1e9]), 1000.0)[0])
 
 
+def test_a_batch_that_a_gauge_samples_does_not_draw_the_fixed_part_of_a_step_to_nothing() -> None:
+    rng = np.random.default_rng(23)
+    made = []
+    for low, high in [(6, 16), (10, 40), (8, 24)]:
+        rows, batch = windows_of(rng, 1.0, low, high)
+        error = 0.25 * rows[:, 0].mean()
+        made.append(Sampled(rows, batch, len(rows) * error**2))
+        made[-1].rows[:, 0] += error * rng.normal(size=len(rows))
+    plain, curve = fitted([replace(each, noise=0.0) for each in made]), fitted(made)
+    assert plain is not None
+    assert curve is not None
+    assert plain.fixed_s < 0.9 * 0.012
+    assert curve.fixed_s == pytest.approx(0.012, rel=0.06)
+    assert fitted([replace(each, noise=10 * each.noise) for each in made]) is None
+
+
+def test_the_error_of_a_gauge_is_what_tokens_and_prompts_do_not_tell() -> None:
+    rng = np.random.default_rng(7)
+    tokens, prompts = rng.uniform(800, 3000, size=500), rng.uniform(2000, 9000, size=500)
+    steps = (10 - 3e-5 * prompts - 8e-4 * tokens) / 0.012
+    lines = pl.DataFrame({"steps": steps, "tokens": tokens, "prompts": prompts, "stream": 0})
+    exact = step_variance(lines)
+    assert exact[0] is None
+    assert exact[1:].max() < 1e-9  # type: ignore[operator]
+    blurred = step_variance(lines.with_columns(steps=pl.col("steps") + 20 * pl.Series(rng.normal(size=500))))
+    assert float(blurred.mean()) == pytest.approx(400, rel=0.25)  # type: ignore[arg-type]
+    assert step_variance(lines.clear()).is_empty()
+
+
 def test_batches_too_alike_give_no_curve() -> None:
     rng = np.random.default_rng(5)
     rows, batch = windows_of(rng, 1.0, 30.0, 33.0)
-    assert fitted([rows], [batch]) is None
-    assert fitted([], []) is None
+    assert fitted([Sampled(rows, batch)]) is None
+    assert fitted([]) is None
     assert prompt_token_weight(LinearSteps(0.01), 8.0, 100.0) is None

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 
+from infer_diag.attribution.cost.batch_sampling import step_variance
 from infer_diag.attribution.cost.holds import Hold
 from infer_diag.attribution.cost.spread import SPACINGS, merged, overlaps, spread, uncovered, window_of
 from infer_diag.attribution.quantiles import median
@@ -72,65 +73,12 @@ def activity(recording: Recording, found: Sequence[Hold], first: datetime, width
         told, covered, basis, sources = pl.DataFrame(schema={"window": pl.Int64}), 0.0, None, []
     steps = _stepped(recording, found, first, width)
     if not steps.is_empty():
-        told = told.drop("decode_tokens", "prefill_tokens", "step_count", strict=False)
+        told = told.drop("decode_tokens", "prefill_tokens", "step_count", "step_variance_count", strict=False)
         told = told.join(steps, on="window", how="full", coalesce=True)
     return Activity(told, ready_gpu_s, min(covered, ready_gpu_s), basis, not steps.is_empty(), tuple(sources))
 
 
-def sample_intervals(recording: Recording) -> pl.DataFrame:
-    """The stretch that each statistics line or scrape stands for: from its stamp to the next one's.
-
-    Out: `begin`, `end`, the gauges, `rate_s` (the stretch before it, which its rates are of) and `silent` (a stretch
-    of more than 3 usual spacings that a log left out because nothing ran). Where an engine prints its batches, a rate
-    is of the time since the batch of its kind before, idle or not, and the spacing that counts is that of decode
-    batches, which come every so many steps.
-    """
-    samples = counted_once(recording).drop_nulls("time").sort("source_id", "replica", "time", "line")
-    if samples.is_empty():
-        return pl.DataFrame(schema={**samples.schema, **_INTERVAL, "rate_s": pl.Float64, "silent": pl.Boolean})
-    stream = ["source_id", "replica"]
-    gap = (pl.col("time").shift(-1) - pl.col("time")).over(stream)
-    kind = pl.col("kind").cast(pl.String)
-    since_like = (pl.col("time") - pl.col("time").shift(1)).over([*stream, "kind"])
-    timed = samples.with_columns(gap=gap, since_like=since_like)
-    decodes = median(pl.when(kind == "decode").then("since_like").cast(pl.Int64)).over(stream)
-    every = median(pl.col("gap").cast(pl.Int64)).over(stream)
-    timed = timed.with_columns(usual=pl.coalesce(decodes, every).cast(pl.Int64).cast(pl.Duration("us")))
-    usual = pl.col("usual").fill_null(timedelta(seconds=0))
-    long = pl.col("gap") > SPACINGS * usual
-    held = pl.when(pl.col("gap").is_null() | long).then(usual).otherwise(pl.col("gap"))
-    before = (pl.col("time") - pl.col("time").shift(1)).over(stream)
-    scraped = pl.col("kind") == "scrape"
-    before = pl.when(~scraped & (before > SPACINGS * usual)).then(usual).otherwise(before)
-    before = pl.when(kind.is_in(["prefill", "decode"])).then("since_like").otherwise(before)
-    lines = timed.with_columns(
-        begin="time", end=pl.col("time") + held, rate_s=before.dt.total_microseconds() / 1e6, silent=pl.lit(False)
-    )
-    gaps = timed.filter(long & ~scraped).with_columns(
-        begin=pl.col("time") + usual,
-        end=pl.col("time") + pl.col("gap"),
-        rate_s=pl.lit(0.0),
-        silent=pl.lit(True),
-    )
-    return pl.concat([lines, gaps]).drop("gap", "usual", "since_like")
-
-
-def _on_holds(samples: pl.DataFrame, ready: pl.DataFrame) -> pl.DataFrame:
-    """Each stretch cut to the ready time of the engines that it is of: by source and replica, else by replica, or all.
-
-    Gauges of several engines added up are told apart evenly: `lane_count` is how many they are of.
-    """
-    pieces = []
-    keys = ready.select("hold_source", "hold_replica").unique()
-    for (source_id, replica), part in samples.partition_by("source_id", "replica", as_dict=True).items():
-        same = (pl.col("hold_source") == source_id) & pl.col("hold_replica").eq_missing(replica)
-        named = pl.lit(False) if replica is None else pl.col("hold_replica") == replica
-        mine = next((rule for rule in (same, named) if not keys.filter(rule).is_empty()), pl.lit(True))
-        lanes = len(keys.filter(mine))
-        pieces.append(overlaps(part, ready.filter(mine)).with_columns(lane_count=pl.lit(max(lanes, 1))))
-    return pl.concat(pieces) if pieces else overlaps(samples, ready).with_columns(lane_count=pl.lit(1))
-
-
+@@ONHOLDS@@
 def _gpu_seconds() -> pl.Expr:
     return (pl.col("end") - pl.col("begin")).dt.total_microseconds() / 1e6 * pl.col("gpu_count")
 
@@ -171,7 +119,10 @@ def _sampled(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
 
 
 def _rated(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
-    """Tokens by the printed rates: each is of the stretch before its line."""
+    """Tokens by the printed rates: each is of the stretch before its line.
+
+    A gauge tells the batch at its line and not over the stretch: `step_variance_count` is how far that is off.
+    """
     lines = pieces.filter(~pl.col("silent")).unique(["source_id", "line", "replica"], keep="first", maintain_order=True)
     tokens = pl.col("output_tokens_per_s") * pl.col("rate_s").fill_null(0.0)
     prompts = pl.coalesce("new_tokens", pl.col("prompt_tokens_per_s") * pl.col("rate_s").fill_null(0.0))
@@ -179,13 +130,20 @@ def _rated(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
     told = lines.filter(
         pl.any_horizontal(pl.col("output_tokens_per_s", "prompt_tokens_per_s", "new_tokens").is_not_null())
     )
+    told = told.sort("source_id", "replica", "time", "line").with_columns(
+        tokens=tokens, prompts=prompts, steps=tokens / batch, stream=pl.struct("source_id", "replica")
+    )
+    working = told.filter((pl.col("tokens") > 0) & pl.col("steps").is_not_null())
+    squares = working.select("source_id", "line", "replica", square=step_variance(working))
+    told = told.join(squares, on=["source_id", "line", "replica"], how="left", nulls_equal=True)
     return (
         told.with_columns(window_of(pl.col("time"), first, width))
         .group_by("window")
         .agg(
-            decode_tokens=tokens.sum(),
-            prefill_tokens=prompts.sum(),
-            step_count=(tokens / batch).filter(batch.is_not_null()).sum(),
+            decode_tokens=pl.col("tokens").sum(),
+            prefill_tokens=pl.col("prompts").sum(),
+            step_count=pl.col("steps").sum(),
+            step_variance_count=pl.col("square").sum(),
             cached_computed=pl.col("cached_tokens").cast(pl.Float64).sum(),
         )
         .drop("cached_computed")

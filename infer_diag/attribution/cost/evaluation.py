@@ -102,8 +102,7 @@ def step_curves(told: Mapping[str, Profile], keep: Masks, groups: Mapping[str, s
     curves: dict[str, LinearSteps | None] = {}
     for group in dict.fromkeys(groups.values()):
         made = [fit_rows(each, keep[name]) for name, each in told.items() if groups[name] == group]
-        usable = [(rows, batch) for rows, batch in made if len(rows)]
-        curves[group] = fitted([rows for rows, _ in usable], [batch for _, batch in usable])
+        curves[group] = fitted([each for each in made if len(each.rows)])
     return curves
 
 

@@ -33,6 +33,7 @@ class CostWindows(dy.Schema):
     offered_tokens = dy.Float64(nullable=True, min=0, description="output of the requests that arrive in the window")
     request_count = dy.Float64(nullable=True, min=0, description="delivered requests")
     step_count = dy.Float64(nullable=True, min=0, description="steps that decode: decode tokens over the batch")
+    step_variance_count = dy.Float64(nullable=True, min=0, description="of step_count, where gauges sample the batch")
     context_tokens = dy.Float64(nullable=True, min=0, description="mean tokens in the KV cache per running sequence")
     running_count = dy.Float64(nullable=True, min=0, description="mean over the busy time")
     waiting_count = dy.Float64(nullable=True, min=0, description="mean over the time in which memory binds")

@@ -12,7 +12,7 @@ import polars as pl
 
 from infer_diag.attribution.cost.ledger import Observed
 from infer_diag.attribution.cost.mechanisms import POINTS, Mechanisms
-from infer_diag.attribution.cost.step_time import LinearSteps, StepCurve, terms
+from infer_diag.attribution.cost.step_time import LinearSteps, Sampled, StepCurve, terms
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -65,17 +65,19 @@ def profile(name: str, seen: Observed) -> Profile:
     return Profile(name, seen, columns, seen.facts.price_per_gpu_h or 1.0, float(seen.facts.gpu_count or 1))
 
 
-def fit_rows(told: Profile, keep: Mask) -> tuple[Floats, Floats]:
-    """Rows and batches for the fit of the step curve; none where batch or busy time are unknown."""
+def fit_rows(told: Profile, keep: Mask) -> Sampled:
+    """What the fit of the step curve is given; nothing where batch or busy time are unknown."""
     busy, decode = _busy(told), told.columns["decode_tokens"]
     batch = _batch(told)
     if busy is None or decode is None or batch is None:
-        return np.empty((0, 4)), np.empty(0)
+        return Sampled(np.empty((0, 4)), np.empty(0), 0.0)
     prefill = _or_zero(told, "prefill_tokens")
     context = _context(told, keep)
     good = keep & (batch > 0) & (busy > 0) & (decode > 0)
-    rows = terms(busy[good] / told.gpu_count, decode[good], prefill[good], batch[good], context[good])
-    return rows, batch[good]
+    step_s = busy[good] / told.gpu_count
+    rows = terms(step_s, decode[good], prefill[good], batch[good], context[good])
+    noise = float((_or_zero(told, "step_variance_count")[good] / step_s**2).sum())
+    return Sampled(rows, batch[good], noise)
 
 
 def batch_and_context(told: Profile, keep: Mask) -> tuple[float, float] | None:

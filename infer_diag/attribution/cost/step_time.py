@@ -6,12 +6,13 @@ s = a0 + a1·n + (a2 + a3·L)·b seconds (fixed, prefill, sequence, context).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import scipy.optimize
+import scipy
 
 from infer_diag.simulators.serving.step_time import StepTime
 
@@ -21,6 +22,8 @@ LEAST_LEVELS = 8
 """Batch levels that a fit needs: fewer cannot tell the fixed part of a step from the part per sequence."""
 LEAST_SPREAD = 1.5
 """Greatest over least batch; closer together, every curve through one point fits."""
+LEAST_RELIABILITY = 0.3
+"""Share of what tells the fixed part of a step that has to be more than the error of sampling the batch."""
 SCALE_SD = 0.1
 """How far deployments of one model and hardware lie apart in speed before the data say more (ln)."""
 _ROUNDS = 200
@@ -97,27 +100,55 @@ def terms(
     return np.stack(columns, axis=1) / step_s[good][:, None]
 
 
-def fitted(rows: list[Floats], batches: list[Floats]) -> LinearSteps | None:
-    """One curve for deployments of one model and hardware; null where their batches are too few or too alike.
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """What one deployment gives to the fit: rows as `terms` makes them, its batches, and how far its steps are off.
 
-    `rows` as `terms` makes them, one array per deployment. Each deployment has a speed of its own, κ·s(b), near 1, so
-    that a throttled one bends no other's curve: non-negative least squares and the κ are solved in turn.
+    `noise`: Σ over the rows of the variance of the steps over the squared step time; 0 where the steps were counted.
     """
-    seen = np.concatenate([batch[batch > 0] for batch in batches]) if batches else np.empty(0)
+
+    rows: Floats
+    batch: Floats
+    noise: float = 0.0
+
+
+def fitted(made: Sequence[Sampled]) -> LinearSteps | None:
+    """One curve for deployments of one model and hardware; null where their batches are too few, too alike or unsure.
+
+    Each deployment has a speed of its own, κ·s(b), near 1, so that a throttled one bends no other's curve: non-negative
+    least squares and the κ are solved in turn. Steps that are told by a sampled batch carry its error, which would draw
+    the fixed part of a step to 0: its variance is taken off the squares (least squares with errors in a variable whose
+    variance is known; Fuller, "Measurement Error Models", 1987, section 2.2).
+    """
+    used = [each.batch[each.batch > 0] for each in made]
+    seen = np.concatenate(used) if used else np.empty(0)
     if not len(seen):
         return None
     spread = float(np.percentile(seen, 95) / np.percentile(seen, 5))
     levels = len(np.unique(np.round(seen, 1)))
     if levels < LEAST_LEVELS or spread < LEAST_SPREAD:
         return None
-    squares = np.stack([each.T @ each for each in rows])
-    sums = np.stack([each.sum(axis=0) for each in rows])
-    counts = np.array([len(each) for each in rows], dtype=np.float64)
+    squares = np.stack([each.rows.T @ each.rows for each in made])
+    noise = np.array([each.noise for each in made])
+    if _reliability(squares.sum(axis=0), float(noise.sum())) < LEAST_RELIABILITY:
+        return None
+    squares[:, 0, 0] -= noise
+    sums = np.stack([each.rows.sum(axis=0) for each in made])
+    counts = np.array([len(each.rows) for each in made], dtype=np.float64)
     found = _alternate(squares, sums, counts)
     if found is None:
         return None
     fixed, prefill, sequence, context = map(float, found)
     return LinearSteps(fixed, prefill, sequence, context, levels, spread)
+
+
+def _reliability(squares: Floats, noise: float) -> float:
+    """Share of what the number of steps says beyond the other terms that is no error of sampling."""
+    others = squares[1:, 1:]
+    used = np.diag(others) > 0
+    along = squares[0, 1:][used]
+    own = float(squares[0, 0] - along @ np.linalg.lstsq(others[np.ix_(used, used)], along)[0])
+    return 1 - noise / own if own > 0 else 0.0
 
 
 def _alternate(squares: Floats, sums: Floats, counts: Floats) -> Floats | None:
