@@ -16,6 +16,7 @@ from infer_diag.loaders.joining import joined
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.loki import in_order_of_time, placed
 from infer_diag.loaders.one_clock import aligned
+from infer_diag.loaders.otlp import logs as otlp_logs
 from infer_diag.loaders.registry import FORMATS, LOADERS
 from infer_diag.loaders.sniff import by_magic, is_binary, sniffed
 from infer_diag.recording import Recording, Skipped, combine
@@ -90,7 +91,10 @@ def _read(
     head = file.head() if binary is None else file.begin()
     if not head.strip():
         raise SourceError(f"{file.label} is empty", hint="check that the log was written and not rotated away")
-    reads_binary = binary is not None if format is None else bool(LOADERS[format].signature.magic)
+    opened = otlp_logs.opened(file, head, options, binary=binary == "otlp")
+    if opened is not file:
+        file, head, binary = opened, opened.head(), None
+    reads_binary = binary is not None if format is None else LOADERS[format].signature.is_binary
     if is_binary(head) and not reads_binary:
         raise SourceError(f"{file.label} is a binary file, not a log", hint="give the server's text log")
     ordered = file if binary is not None else in_order_of_time(file, head, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import polars as pl
@@ -20,13 +20,25 @@ class Signature:
 
     A stamp alone is not enough, since others may write one like it; one phrase is. `wraps` names the formats whose
     lines stand inside this one's files: where both are seen, this one is meant however much the other prints.
-    `magic` are the first bytes of a binary format, which has no phrases.
+    `magic` are the first bytes of a binary format, which has no phrases; `shape` tells one that has none either by how
+    it begins.
     """
 
     phrases: tuple[str, ...] = ()
     stamp: str | None = None
     wraps: tuple[str, ...] = ()
     magic: tuple[bytes, ...] = ()
+    shape: Callable[[bytes], bool] | None = None
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether files of this format may be binary."""
+        return bool(self.magic) or self.shape is not None
+
+    def is_of(self, begin: bytes) -> bool:
+        """Whether a binary file that begins so is of this format."""
+        by_magic = bool(self.magic) and begin.startswith(self.magic)
+        return by_magic or (self.shape is not None and self.shape(begin))
 
 
 def is_binary(head: bytes) -> bool:
@@ -38,7 +50,7 @@ def is_binary(head: bytes) -> bool:
 
 def by_magic(begin: bytes, signatures: Iterable[tuple[str, Signature]]) -> str | None:
     """The first of the binary formats that begin with these bytes, or None where none does."""
-    return next((name for name, signature in signatures if signature.magic and begin.startswith(signature.magic)), None)
+    return next((name for name, signature in signatures if signature.is_of(begin)), None)
 
 
 def sniffed(head: bytes, signatures: Iterable[tuple[str, Signature]]) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from infer_diag.loaders.otlp.points import DELTA, POINTS, RESOURCE_LABELS, WANTED
@@ -9,7 +11,7 @@ from infer_diag.loaders.otlp.shapes import ATTRIBUTES, RESOURCE, exports, pairs
 
 NEEDLE = '"resourceMetrics"'
 
-_TIMES = {"attributes": ATTRIBUTES, "startTimeUnixNano": pl.String, "timeUnixNano": pl.String}
+_TIMES: dict[str, Any] = {"attributes": ATTRIBUTES, "startTimeUnixNano": pl.String, "timeUnixNano": pl.String}
 _NUMBERS = pl.List(pl.Struct({**_TIMES, "asDouble": pl.String, "asInt": pl.String}))
 _HISTOGRAMS = pl.List(
     pl.Struct(

@@ -1,4 +1,4 @@
-"""A file of OpenTelemetry's exports to a recording: spans and metrics, of one kind or mixed, in JSON."""
+"""A file of OpenTelemetry's exports to a recording: spans and metrics, of one kind or mixed, in JSON or protobuf."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infer_diag.loaders.exposition.reading import value_frames
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.json_documents import documents
 from infer_diag.loaders.loader import Loader, Options
-from infer_diag.loaders.otlp import json_points, json_spans
+from infer_diag.loaders.otlp import json_points, json_spans, protobuf, protobuf_rows
 from infer_diag.loaders.otlp.points import POINTS, sampled
 from infer_diag.loaders.request_traces.jsonl import claimed, text_lines
 from infer_diag.loaders.request_traces.moments import NANOSECONDS, epoch_times
@@ -41,6 +41,8 @@ class Decoded:
 
 def load(file: LogFile, *, options: Options) -> Recording:
     """Spans and metrics as the collector's file exporter writes them, an export per line, or as one document."""
+    if protobuf.is_otlp(file.begin()):
+        return decoded_recorded(file, options, _of_protobuf(file, options))
     read = _of_lines(file, options)
     if read.is_empty:
         # One document over many lines; what is in it keeps the line at which it begins.
@@ -85,6 +87,22 @@ def _of_lines(file: LogFile, options: Options) -> Decoded:
     return Decoded(pl.concat(spans), pl.concat(points), pl.concat(damaged), count)
 
 
+def _of_protobuf(file: LogFile, options: Options) -> Decoded:
+    read = list(protobuf.requests(protobuf.messages(file, options), file))
+    texts = [text for kind, text in read if kind == "json"]
+    lines = pl.DataFrame({"text": texts}, schema={"text": pl.String}).with_row_index("line", offset=1)
+    spans, points, damaged = _decoded(lines)
+    logs = sum(kind == "logs" for kind, _ in read)
+    if logs:
+        file.notes.append(f"{logs:,} exports of logs among them are left out: give logs a file of their own")
+    return Decoded(
+        pl.concat([spans, protobuf_rows.spans(request for kind, request in read if kind == "traces")]),
+        pl.concat([points, protobuf_rows.points(request for kind, request in read if kind == "metrics")]),
+        damaged,
+        0,
+    )
+
+
 def _of_documents(file: LogFile, options: Options) -> Decoded:
     read = documents(file, options)
     rows = [(read.line_at(begin), json.dumps(value)) for begin, value in read.found if isinstance(value, dict)]
@@ -103,7 +121,7 @@ def _decoded(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFr
 
 LOADER = Loader(
     name="otlp",
-    about="OpenTelemetry in JSON (collector's file exporter, Tempo): gen_ai and vLLM spans, starts, engines' metrics",
+    about="OpenTelemetry, JSON and protobuf (collector's files, Tempo): vLLM's and gen_ai spans, engines' metrics",
     versions="OTLP 1; vLLM's spans to 0.32",
     frames=("starts", "phases", "requests", "request_timings", "request_totals", "engine_samples", "gpu_samples"),
     example=(
@@ -121,7 +139,8 @@ LOADER = Loader(
             r'"startTimeUnixNano"\s*:',
             r'"resourceMetrics"\s*:\s*\[',
             r'"scopeMetrics"\s*:\s*\[',
-        )
+        ),
+        shape=protobuf.is_otlp,
     ),
     load=load,
 )
