@@ -14,6 +14,7 @@ import typer
 
 from infer_diag import __version__, samples
 from infer_diag.errors import DiagError
+from infer_diag.observability import commands
 from infer_diag.terminal import CONTROL, fleet_lines, print_coloured, recording_lines, show_count, show_progress
 
 if TYPE_CHECKING:
@@ -251,6 +252,9 @@ def watch(
     typer.echo("\n".join(CONTROL.sub("�", line) for line in view.lines))
     if view.diagnosis is None:
         raise SystemExit(EXIT_UNREADABLE)
+
+
+commands.register(app)
 
 
 def main() -> None:
