@@ -18,7 +18,7 @@ LACKING = (
 
 
 def findings(recording: Recording, summary: pl.DataFrame, phases: pl.DataFrame) -> list[Finding]:
-    """Findings `cold_start.no_gpu_resource`, pod by pod, then for nodes without one, and `memory.host_memory`.
+    """Findings `cold_start.no_gpu_resource`, pod by pod, then for nodes that lack some, and `memory.host_memory`.
 
     Frames in: `StartSummary` and `StartPhases` of the recording. A refusal alone does not tell whether the nodes offer
     no accelerator or all are taken; where a description of the nodes is at hand, it does.
@@ -36,6 +36,9 @@ def findings(recording: Recording, summary: pl.DataFrame, phases: pl.DataFrame) 
             found.append(_never_placed(recording, row["start_id"], len(summary) > 1, row["lower_s"], mine, bare))
     if not found and not bare.is_empty():
         found.append(_bare_nodes(recording, bare))
+    withheld = recording.incidents.filter(kind="gpus_withheld")
+    if not withheld.is_empty():
+        found.append(_withheld(recording, withheld))
     killed = recording.incidents.filter(kind="oom_killed")
     return [*found, *([_killed(recording, killed)] if not killed.is_empty() else [])]
 
@@ -70,6 +73,22 @@ def _bare_nodes(recording: Recording, bare: pl.DataFrame) -> Finding:
         sentence=f"{named}{more} offers no accelerator: a pod that requests one cannot be placed there.",
         status="measured",
         evidence=cited(recording, bare),
+        remedy=remedy("no_gpu_resource", ""),
+    )
+
+
+def _withheld(recording: Recording, withheld: pl.DataFrame) -> Finding:
+    told = withheld["fields"].drop_nulls().unique().sort()
+    more = f", and so do {len(told) - 3} more" if len(told) > 3 else ""
+    return Finding(
+        id="cold_start.no_gpu_resource",
+        severity="medium",
+        sentence=(
+            f"{'; '.join(told.head(3))} accelerators{more}: Allocatable stays below Capacity, so the others are "
+            "unhealthy or reserved, whatever runs on the node."
+        ),
+        status="measured",
+        evidence=cited(recording, withheld),
         remedy=remedy("no_gpu_resource", ""),
     )
 

@@ -74,6 +74,7 @@ INCIDENTS = (
     "unschedulable",
     "oom_killed",
     "node_without_gpu",
+    "gpus_withheld",
 )
 
 

@@ -192,6 +192,18 @@ System Info:
         diag.load(tmp_path / "node.txt")
 
 
+def test_a_node_that_withholds_accelerators_is_found_in_either_form(tmp_path: Path) -> None:
+    described = "Name:   node-a\nCapacity:\n  nvidia.com/gpu:  8\nAllocatable:\n  nvidia.com/gpu:  {}\nSystem Info:\n"
+    amounts = {"cpu": "64", "nvidia.com/gpu": "8"}, {"cpu": "63", "nvidia.com/gpu": "6"}
+    status = dict(zip(("capacity", "allocatable"), amounts, strict=True))
+    as_object = json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}, "status": status})
+    for text, name in ((described.format(6), "node.txt"), (as_object, "node.json")):
+        sentence = findings(read(tmp_path, text, name))["cold_start.no_gpu_resource"]
+        assert sentence.startswith("node-a offers 6 of its 8 accelerators")
+    with pytest.raises(SourceError):
+        read(tmp_path, described.format(8), "healthy.txt")
+
+
 @pytest.mark.parametrize(
     ("line", "outcome"),
     [

@@ -13,8 +13,9 @@ GPU_RESOURCE = (
 
 NEEDLES = r"^Name:\s|^Capacity:|^Allocatable:|^[A-Z][A-Za-z ]+:|^\s+[a-z][A-Za-z0-9./-]*:\s+[0-9]+[A-Za-z]*\s*$"
 
-NODE = pl.Schema({"line": pl.UInt32, "node": pl.String, "gpus": pl.Int64})
-"""A node: `gpus` is the sum over its accelerator resources, 0 where it lists resources and none is an accelerator."""
+NODE = pl.Schema({"line": pl.UInt32, "node": pl.String, "gpus": pl.Int64, "registered": pl.Int64})
+"""A node: `gpus` that pods may ask for, summed over its accelerator resources, 0 where it lists resources and none is
+an accelerator; `registered` by the device plugin, whether healthy or not, null where only one of both is told."""
 
 
 def described_nodes(lines: pl.DataFrame) -> pl.DataFrame:
@@ -37,25 +38,40 @@ def described_nodes(lines: pl.DataFrame) -> pl.DataFrame:
     blocks = rows.group_by("node", "block", maintain_order=True).agg(
         pl.col("head").first().alias("line"), pl.when(is_gpu).then(amount).otherwise(0).sum().alias("gpus")
     )
-    offered = blocks.sort("block").group_by("node", maintain_order=True).first()
-    return offered.select("line", "node", "gpus").cast(NODE)
+    several = pl.col("block").n_unique() > 1
+    offered = (
+        blocks.sort("block")
+        .group_by("node", maintain_order=True)
+        .agg(pl.col("line", "gpus").first(), pl.when(several).then(pl.col("gpus").last()).alias("registered"))
+    )
+    return offered.select(*NODE).cast(NODE)
 
 
 def node_object(item: dict[str, Any], line: int) -> dict[str, Any] | None:
     """A row of NODE out of a node's JSON; null where it lists no resources."""
     status = item.get("status")
-    offered = status.get("allocatable") or status.get("capacity") if isinstance(status, dict) else None
-    if not isinstance(offered, dict) or not offered:
+    told = [status.get(name) for name in ("allocatable", "capacity")] if isinstance(status, dict) else []
+    counts = [_accelerators(amounts) for amounts in told if isinstance(amounts, dict) and amounts]
+    if not counts:
         return None
-    amounts = pl.DataFrame({"resource": list(map(str, offered)), "amount": list(map(str, offered.values()))})
-    found = amounts.filter(pl.col("resource").str.contains(f"^{GPU_RESOURCE}"))
     meta = item.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
-    gpus = found["amount"].cast(pl.Int64, strict=False).sum()
-    return {"line": line, "node": str(name) if name is not None else None, "gpus": gpus}
+    registered = counts[1] if len(counts) > 1 else None
+    return {"line": line, "node": str(name) if name is not None else None, "gpus": counts[0], "registered": registered}
+
+
+def _accelerators(amounts: dict[str, Any]) -> int:
+    named = pl.DataFrame({"resource": list(map(str, amounts)), "amount": list(map(str, amounts.values()))})
+    found = named.filter(pl.col("resource").str.contains(f"^{GPU_RESOURCE}"))
+    return int(found["amount"].cast(pl.Int64, strict=False).sum())
 
 
 def node_incidents(nodes: pl.DataFrame) -> pl.DataFrame:
-    """Incidents about the nodes that offer no accelerator."""
-    bare = nodes.filter(pl.col("gpus") == 0)
-    return bare.select("line", pl.lit("node_without_gpu").alias("kind"), pl.col("node").alias("fields"))
+    """Incidents about the nodes that offer no accelerator, or fewer than they have."""
+    bare = pl.col("gpus") == 0
+    fewer = pl.format("{} offers {} of its {}", pl.col("node").fill_null("a node"), "gpus", "registered")
+    return nodes.filter(bare | (pl.col("gpus") < pl.col("registered")).fill_null(False)).select(
+        "line",
+        pl.when(bare).then(pl.lit("node_without_gpu")).otherwise(pl.lit("gpus_withheld")).alias("kind"),
+        pl.when(bare).then("node").otherwise(fewer).alias("fields"),
+    )
