@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from infer_diag import __version__, samples
-from infer_diag.errors import DiagError
+from infer_diag.cli_answers import diagnosed, told, write_report
+from infer_diag.errors import DiagError, UnknownNameError
 from infer_diag.observability import commands
-from infer_diag.terminal import CONTROL, fleet_lines, print_coloured, recording_lines, show_count, show_progress
-
-if TYPE_CHECKING:
-    from infer_diag.diagnose import Diagnosis, FleetDiagnosis
+from infer_diag.terminal import CONTROL, fleet_lines, print_coloured, show_count
 
 EXIT_UNREADABLE = 2
 
@@ -83,15 +81,15 @@ def diagnose(
 
     Exit status: 0 with or without findings, 2 when nothing in PATH could be read.
     """
-    diagnosis = _diagnosed(paths, quiet, format=format, year=year, tz=tz, strict=strict, start=start, end=end)
+    diagnosis = diagnosed(paths, quiet, format=format, year=year, tz=tz, strict=strict, start=start, end=end)
     if html is not None:
-        _write(diagnosis, html, quiet)
+        write_report(diagnosis, html, quiet)
     if as_json:
         typer.echo(diagnosis.to_json())
     elif sys.stdout.isatty():
-        print_coloured(_told(diagnosis))
+        print_coloured(told(diagnosis))
     else:
-        typer.echo("\n".join(_told(diagnosis)))
+        typer.echo("\n".join(told(diagnosis)))
 
 
 @app.command(
@@ -129,15 +127,30 @@ def fleet(
     found = load_fleet(*paths, client=client, price_per_gpu_h=price, year=year, tz=tz)
     diagnosis = diagnose_fleet(found, reference, progress=progress)
     if html is not None:
-        _write(diagnosis, html, quiet)
+        write_report(diagnosis, html, quiet)
     typer.echo(diagnosis.to_json() if as_json else "\n".join(fleet_lines(diagnosis)))
 
 
-@app.command(epilog="\b\nExample:\n  infer-diag report logs/ --out report.html")
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  infer-diag report logs/ --out report.html\n"
+    "  infer-diag report logs/ --format md --out -\n"
+    "  infer-diag report logs/ --notebook report.ipynb"
+)
 def report(
     paths: Paths,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it.")] = Path("report.html"),
-    format: Format = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write it (report.html); - prints Markdown.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option(metavar="html|md|ipynb", help="Form of the report, where FILE's suffix does not say.")
+    ] = None,
+    notebook: Annotated[
+        Path | None, typer.Option(metavar="OUT.ipynb", help="Write a notebook that reads the logs again, executed.")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="Read every file as this format; see `infer-diag formats`.")
+    ] = None,
     year: Year = None,
     tz: Zone = None,
     strict: Strict = False,
@@ -145,9 +158,21 @@ def report(
     end: End = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write the diagnosis as one HTML file that needs no network."""
-    diagnosis = _diagnosed(paths, quiet, format=format, year=year, tz=tz, strict=strict, start=start, end=end)
-    _write(diagnosis, out, quiet)
+    """Write the diagnosis as one HTML file that needs no network, as Markdown for a ticket, or as a notebook."""
+    from infer_diag.report import FORMATS, markdown
+
+    if format is not None and format not in FORMATS:
+        raise UnknownNameError("format of a report (--log-format names one of logs)", format, FORMATS)
+    how = {"format": log_format, "year": year, "tz": tz, "strict": strict, "start": start, "end": end}
+    diagnosis = diagnosed(paths, quiet, **how)
+    if str(out) == "-":
+        if format not in ("md", None):
+            raise DiagError("only Markdown is printed", hint="--format md --out -, or name a file")
+        typer.echo(markdown(diagnosis), nl=False)
+    elif out is not None or format is not None or notebook is None:
+        write_report(diagnosis, out or Path(f"report.{format or 'html'}"), quiet, format, {"paths": paths, **how})
+    if notebook is not None:
+        write_report(diagnosis, notebook, quiet, "ipynb", {"paths": paths, **how})
 
 
 @app.command(epilog="\b\nExamples:\n  infer-diag formats\n  infer-diag formats --json")
@@ -273,30 +298,3 @@ def _fail(message: str) -> NoReturn:
 
     typer.echo(f"infer-diag: {CONTROL.sub('�', redact(message))}", err=True)
     raise SystemExit(EXIT_UNREADABLE)
-
-
-def _diagnosed(paths: list[str], quiet: bool, **options: Any) -> Diagnosis | FleetDiagnosis:
-    """The diagnosis of the logs as one recording, or of a fleet where the one path holds an inventory of one."""
-    from infer_diag.diagnose import diagnose as diagnose_recording
-    from infer_diag.fleet_paths import has_inventory, load_fleet
-    from infer_diag.loaders import load
-
-    shown = sys.stderr.isatty() and not quiet
-    if len(paths) == 1 and has_inventory(paths[0]):
-        fleet = load_fleet(paths[0], year=options["year"], tz=options["tz"])
-        return diagnose_recording(fleet, progress=show_count if shown else None)
-    return diagnose_recording(load(*paths, **options, progress=show_progress if shown else None))
-
-
-def _told(diagnosis: Diagnosis | FleetDiagnosis) -> list[str]:
-    from infer_diag.diagnose import Diagnosis
-
-    return recording_lines(diagnosis) if isinstance(diagnosis, Diagnosis) else fleet_lines(diagnosis)
-
-
-def _write(diagnosis: Diagnosis | FleetDiagnosis, path: Path, quiet: bool) -> None:
-    from infer_diag.report import report as write_report
-
-    write_report(diagnosis, path)
-    if not quiet:
-        typer.echo(f"report: {path.resolve()}", err=True)

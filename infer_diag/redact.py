@@ -2,13 +2,27 @@
 
 One ordered list of Rust regexes serves single strings and whole columns alike; that engine matches in linear time,
 so hostile text cannot make it slow. The name in front of a secret stays, so that a reader sees what was there.
+
+What a reader cannot see goes too: terminal sequences, control characters, and marks without width or that turn the
+direction of the text, which make it look like another one.
 """
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 MARK = "[redacted]"
+MOST_CHARACTERS = 160
+
+_SEQUENCES = r"\x1b\[[0-9;:<=>?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]"
+_UNSEEN = (
+    r"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    r"\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+_GONE = f"{_SEQUENCES}|{_UNSEEN}"
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]+"
 
 # Names that only ever hold a secret, whatever stands around them; `token` alone counts things in these logs.
 _STRONG = (
@@ -96,3 +110,24 @@ def redact(text: str) -> str:
     """The text with every secret (key, token, header, password, private key) replaced by `[redacted]`."""
     found = pl.select(redacted(pl.lit(text, dtype=pl.String))).item()
     return str(found)
+
+
+def visible(expr: pl.Expr) -> pl.Expr:
+    """The strings of a column without what a reader cannot see; line ends and tabs stay, other controls are spaces."""
+    return expr.str.replace_all(_GONE, "").str.replace_all(_CONTROL, " ")
+
+
+def shown(expr: pl.Expr, most: int) -> pl.Expr:
+    """The strings of a column as they may be shown: visible, without secrets, and cut to `most` characters."""
+    clean = redacted(visible(expr))
+    return pl.when(clean.str.len_chars() > most).then(clean.str.slice(0, most - 1) + "…").otherwise(clean)
+
+
+def plain(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Log text as one line to show: visible, without secrets, its spaces single, cut to `most` characters."""
+    clean = " ".join(redact(re.sub(_CONTROL, " ", re.sub(_GONE, "", text[:_READ]))).split())
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+_READ = 4000
+"""Nothing longer is looked at where one line is shown."""

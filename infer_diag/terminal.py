@@ -6,7 +6,9 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from infer_diag.redact import redact
+import polars as pl
+
+from infer_diag.redact import redacted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +50,8 @@ def _finding_lines(findings: Sequence[Finding]) -> list[str]:
 
 def clean(lines: Sequence[str]) -> list[str]:
     """A terminal obeys control characters and scrolls into recordings, so neither those nor secrets are printed."""
-    return [CONTROL.sub("�", line) for line in redact("\n".join(lines)).split("\n")]
+    text = pl.select(redacted(visible(pl.lit("\n".join(lines), pl.String)))).item()
+    return [CONTROL.sub("�", line) for line in str(text).split("\n")]
 
 
 def print_coloured(lines: list[str]) -> None:

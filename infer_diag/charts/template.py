@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import plotly.io as pio
 
 from infer_diag.recording import Source
-from infer_diag.redact import redact
+from infer_diag.redact import plain
 
 NAME = "infer_diag"
 INK = "#757a82"
@@ -112,9 +112,7 @@ pio.templates[NAME] = go.layout.Template(
 @lru_cache(maxsize=4096)
 def label(text: str) -> str:
     """Log text as a chart may show it: redacted, cut to 120 characters, without the markup that plotly would draw."""
-    clean = " ".join(redact(text[:4000]).split())
-    cut = clean if len(clean) <= 120 else clean[:119] + "…"
-    return cut.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return plain(text, 120).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def phase_name(phase: str | None) -> str:

@@ -6,17 +6,31 @@ from typing import TYPE_CHECKING
 
 from infer_diag.jupyter.cells import cell_function
 from infer_diag.jupyter.completion import Matcher
+from infer_diag.jupyter.cost import ledger_panel
 from infer_diag.jupyter.grammar import grammar
 from infer_diag.jupyter.magic import Magic
 from infer_diag.jupyter.memory_panel import memory_panel
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.panels import batching_panel, cold_start_panel, summary_panel
 from infer_diag.jupyter.session import Session
+from infer_diag.jupyter.source_panels import evidence_panel, sources_panel
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["MAGIC", "Panel", "batching_panel", "cold_start_panel", "load", "memory_panel", "summary_panel", "unload"]
+__all__ = [
+    "MAGIC",
+    "Panel",
+    "batching_panel",
+    "cold_start_panel",
+    "evidence_panel",
+    "ledger_panel",
+    "load",
+    "memory_panel",
+    "sources_panel",
+    "summary_panel",
+    "unload",
+]
 
 MAGIC = "diag"
 

@@ -48,7 +48,9 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     add_live_verbs(verb, session)
     report = verb("report", verbs.report_verb, verbs.report_code)
     _recording(report, session)
-    out = report.add_argument("--out", metavar="FILE", default="report.html", help="where to write it (report.html)")
+    out = report.add_argument(
+        "--out", metavar="FILE", default="report.html", help="file.html, .md or .ipynb (report.html)"
+    )
     _completed(out, completion.paths)
     verb("samples", verbs.samples_verb, verbs.samples_code)
     helped = verb("help", lambda session, options: verbs.help_of(parser, options.about))

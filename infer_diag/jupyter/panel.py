@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from infer_diag.redact import redact, redacted
+from infer_diag.redact import plain, shown
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MAX_LINES = 12
 MAX_ROWS = 100
+MAX_CHARACTERS = 2000
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
@@ -39,7 +40,7 @@ class Panel:
         lines = [line for part in parts for line in part.splitlines() if line]
         if len(lines) > MAX_LINES and not self.whole:
             lines = [*lines[: MAX_LINES - 1], f"… and {len(lines) - MAX_LINES + 1} more"]
-        return redact("\n".join(lines)).split("\n")
+        return pl.select(shown(pl.lit("\n".join(lines)), MAX_CHARACTERS * len(lines))).item().split("\n")
 
     @property
     def text(self) -> str:
@@ -64,19 +65,20 @@ class Panel:
     def _html(self) -> str:
         if self.frame is None:
             return f"<pre>{html.escape(self.text)}</pre>"
-        about = html.escape(redact(self.sentence)).replace("\n", "<br>")
-        return f"<b>{html.escape(redact(self.title))}</b><p>{about}</p>{_table(self.frame)}"
+        about = "<br>".join(html.escape(plain(line, MAX_CHARACTERS)) for line in self.sentence.splitlines())
+        return f"<b>{html.escape(plain(self.title, MAX_CHARACTERS))}</b><p>{about}</p>{_table(self.frame)}"
 
 
 def _table(frame: pl.DataFrame) -> str:
     """The first hundred rows as an HTML table, without secrets and escaped, because cells may come out of a log."""
-    shown = frame.head(MAX_ROWS).with_columns(
-        redacted(pl.col(pl.String)), pl.col(pl.List(pl.String)).list.eval(redacted(pl.element()))
+    rows = frame.head(MAX_ROWS).with_columns(
+        shown(pl.col(pl.String), MAX_CHARACTERS),
+        pl.col(pl.List(pl.String)).list.eval(shown(pl.element(), MAX_CHARACTERS)),
     )
-    head = _row("th", frame.columns)
-    rows = "".join(_row("td", row) for row in shown.iter_rows())
+    head = _row("th", rows.columns)
+    body = "".join(_row("td", row) for row in rows.iter_rows())
     rest = f"<p>… and {len(frame) - MAX_ROWS:,} more rows</p>" if len(frame) > MAX_ROWS else ""
-    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>{rest}"
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{rest}"
 
 
 def _row(tag: str, cells: Iterable[object]) -> str:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A recording, its name, and the Python that loads it again."""
+    """A recording, its name, and the Python and the options that load it again."""
 
     name: str
     recording: Recording
     paths: tuple[str, ...]
     code: str
+    options: Mapping[str, object] = field(default_factory=dict)
 
     @cached_property
     def diagnosis(self) -> Diagnosis:

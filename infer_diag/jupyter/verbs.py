@@ -54,7 +54,7 @@ def load_verb(session: Session, options: argparse.Namespace) -> Panel:
     chosen = {name: getattr(options, name) for name in _LOAD_OPTIONS}
     recording = load(*paths, strict=options.strict, **chosen)
     name = options.name or session.name_for(paths)
-    session.add(Loaded(name, recording, paths, _load_call(options)))
+    session.add(Loaded(name, recording, paths, _load_call(options), {**chosen, "strict": options.strict}))
     return Panel(f"loaded as {name}", repr(recording), frame=sources_frame(recording.sources))
 
 
@@ -163,15 +163,18 @@ def _at_s(options: argparse.Namespace) -> float | None:
 
 
 def report_verb(session: Session, options: argparse.Namespace) -> Panel:
-    """Write the diagnosis as one HTML file that needs no network."""
-    path = report(session.get(options.recording).diagnosis, options.out)
+    """Write the diagnosis as a file: .html (needs no network), .md (for a ticket) or .ipynb (can be run again)."""
+    loaded = session.get(options.recording)
+    path = report(loaded.diagnosis, options.out, load_options={"paths": loaded.paths, **loaded.options})
     return Panel("report", f"written to {path}")
 
 
 def report_code(session: Session, options: argparse.Namespace) -> str:
     """The Python of `%diag report`."""
     loaded = session.get(options.recording)
-    return f"{_IMPORT}\n{loaded.code}\ndiag.report(diag.diagnose(recording), {options.out!r})"
+    again = {"paths": list(loaded.paths)} | {name: value for name, value in loaded.options.items() if value}
+    how = f", load_options={again!r}" if options.out.endswith(".ipynb") else ""
+    return f"{_IMPORT}\n{loaded.code}\ndiag.report(diag.diagnose(recording), {options.out!r}{how})"
 
 
 def sources_frame(sources: tuple[Source, ...]) -> pl.DataFrame:

@@ -8,7 +8,8 @@ import polars as pl
 
 from infer_diag.charts.template import COLOURS
 from infer_diag.jupyter.explore.facts import Fact
-from infer_diag.jupyter.explore.scene import Panel, Scene, panels_scene, plain
+from infer_diag.jupyter.explore.scene import Panel, Scene, panels_scene
+from infer_diag.redact import plain
 from infer_diag.units import format_bytes, format_count, format_ratio
 from infer_diag.watch import View
 

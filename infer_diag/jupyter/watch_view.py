@@ -9,8 +9,8 @@ import ipywidgets as widgets  # type: ignore[import-untyped]
 from infer_diag.jupyter.explore.facts import Fact, evidence_html, grown
 from infer_diag.jupyter.explore.pages import FULL, GROWS, WRAPPED, FactList
 from infer_diag.jupyter.explore.plot import Plot
-from infer_diag.jupyter.explore.scene import plain
 from infer_diag.jupyter.watch_scene import watch_facts, watch_scene
+from infer_diag.redact import plain
 from infer_diag.units import format_s
 from infer_diag.watch import View
 

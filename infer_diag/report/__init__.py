@@ -1,8 +1,8 @@
-"""A diagnosis as one HTML file that needs no network, the same bytes for the same logs."""
+"""A diagnosis as a file to hand on: HTML that needs no network, Markdown for a ticket, or an executed notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,31 +15,57 @@ import infer_diag
 from infer_diag import charts
 from infer_diag.attribution import timeline
 from infer_diag.diagnose.cost import FleetDiagnosis
-from infer_diag.errors import SourceError
+from infer_diag.errors import SourceError, UnknownNameError
 from infer_diag.report.figures import Chart, chart, plotly_js, script_policy
 from infer_diag.report.fleet import fleet_charts, fleet_order, fleet_page
+from infer_diag.report.markdown import markdown
 from infer_diag.report.memory import memory_section
+from infer_diag.report.notebook import write_notebook
 from infer_diag.report.page import page, without_secrets
 
 if TYPE_CHECKING:
     from infer_diag.diagnose import Diagnosis
 
-__all__ = ["render", "report"]
+__all__ = ["FORMATS", "markdown", "render", "report"]
+
+FORMATS = {"html": (".html", ".htm"), "md": (".md", ".markdown"), "ipynb": (".ipynb",)}
+"""The forms of a report, each with the suffixes of its files; a file with another suffix is HTML."""
 
 _PLACED = "the first row adds up to the span; the rows below show each phase whole."
 _UNPLACED = "the parts as the log prints their lengths; it has no stamps that would order them."
 
 
-def report(diagnosis: Diagnosis | FleetDiagnosis, path: str | Path) -> Path:
-    """Writes the report to a file and returns its path.
+def report(
+    diagnosis: Diagnosis | FleetDiagnosis,
+    path: str | Path,
+    *,
+    format: str | None = None,
+    load_options: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes the report to a file and returns its path; the same logs give the same bytes.
+
+    Args:
+        diagnosis: of a recording or of a fleet.
+        path: the file.
+        format: `html` (one file that needs no network), `md` (for a ticket) or `ipynb` (a notebook that was run and can
+            be run again); by default what the suffix says.
+        load_options: of a notebook: the `paths` that `load` was given and its options, where they were any.
 
     Raises:
+        UnknownNameError: there is no such format.
         SourceError: the file cannot be written.
+        DiagError: a notebook cannot be made of this diagnosis, or papermill is not installed.
     """
     target = Path(path).expanduser()
-    html = render(diagnosis)
+    chosen = format or next((name for name, ends in FORMATS.items() if target.suffix.lower() in ends), "html")
+    if chosen not in FORMATS:
+        raise UnknownNameError("format of a report", chosen, FORMATS)
+    if chosen == "ipynb":
+        write_notebook(diagnosis, target, load_options)
+        return target
+    text = markdown(diagnosis) if chosen == "md" else render(diagnosis)
     try:
-        target.write_text(html, encoding="utf-8", errors="replace", newline="\n")
+        target.write_text(text, encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
         raise SourceError(
             f"{target} cannot be written: {error.strerror}", hint="name a file in a folder that exists"

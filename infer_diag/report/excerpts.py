@@ -12,12 +12,10 @@ from infer_diag.errors import DiagError
 from infer_diag.loaders.files import find
 from infer_diag.loaders.text.lines import Chunk
 from infer_diag.recording import Recording
-from infer_diag.redact import MARK, redacted
+from infer_diag.redact import MARK, shown
 
 AROUND = 2
 MOST_CHARACTERS = 300
-_ANSI = r"\x1b\[[0-9;?]*[ -/]*[@-~]"
-_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2066-\u2069]+"
 _KEY_REST = r"^\s*(?:[A-Za-z0-9+/]{1,64}={0,2}|-----END [A-Z0-9 ]*-----)\s*$"
 
 
@@ -109,17 +107,10 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
     text = pl.col("text")
     key = (text == MARK) | text.str.ends_with(f" {MARK}")
     return (
-        lines.with_columns(text.str.replace_all(_ANSI, "").str.replace_all(_CONTROL, " ").str.strip_chars_end())
-        .with_columns(redacted(text))
+        lines.with_columns(shown(text.str.strip_chars_end(), MOST_CHARACTERS))
         # The last line of a private key is too short to be told by its form.
         .with_columns(
             pl.when(key.shift(1) & text.str.contains(_KEY_REST)).then(pl.lit(MARK)).otherwise(text).alias("text")
         )
-        .select(
-            "line",
-            pl.when(text.str.len_chars() > MOST_CHARACTERS)
-            .then(text.str.slice(0, MOST_CHARACTERS - 1) + "…")
-            .otherwise(text)
-            .alias("text"),
-        )
+        .select("line", "text")
     )

@@ -9,12 +9,14 @@ from infer_diag import charts
 from infer_diag.attribution.heap.view import heap_view
 from infer_diag.attribution.heap.waste import hole_sizes
 from infer_diag.diagnose.fragmentation import holes_sentence, waste_sentence
+from infer_diag.redact import plain
 from infer_diag.report.figures import Chart, chart
 
 if TYPE_CHECKING:
     from infer_diag.diagnose import Diagnosis
 
 _MOST_POOLS = 8
+_LONG = 600
 
 
 @dataclass(frozen=True)
@@ -48,4 +50,4 @@ def memory_section(diagnosis: Diagnosis) -> MemorySection:
     if len(sizes):
         caption = "Idle bytes by the size of their holes at the end, beside how often such sizes were asked for."
         drawn.append(chart(charts.hole_chart(sizes, status=view.status), "chart-holes", caption))
-    return MemorySection(tuple(lines), tuple(drawn))
+    return MemorySection(tuple(plain(line, _LONG) for line in lines), tuple(drawn))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from infer_diag.redact import redacted
+from infer_diag.redact import shown
 from infer_diag.report.excerpts import blocks, excerpts
 from infer_diag.units import format_count, format_ratio, format_s
 
@@ -20,6 +20,7 @@ MOST_DETAILED_STARTS = 4
 MOST_ROWS = 200
 MOST_REJECTED = 20
 MOST_EVIDENCE = 5
+MOST_CHARACTERS = 2000
 _ANSWER_SENTENCES = 3
 
 _SAMPLE_MEASURES: dict[str, tuple[str, Callable[[float | None], str]]] = {
@@ -256,9 +257,11 @@ def _rejected(diagnosis: Diagnosis) -> list[dict[str, Any]]:
 
 
 def without_secrets(content: Any) -> Any:
-    """The same tree with every string redacted; they go through the rules together, because one by one is slow."""
+    """The same tree with every string as it may be shown; they go through the rules together, as one by one is slow."""
     texts = sorted(set(_strings(content)))
-    column = pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}).select(redacted(pl.col("text")))["text"]
+    column = pl.DataFrame({"text": pl.Series(texts, dtype=pl.String)}).select(shown(pl.col("text"), MOST_CHARACTERS))[
+        "text"
+    ]
     return _mapped(content, dict(zip(texts, column.to_list(), strict=True)))
 
 

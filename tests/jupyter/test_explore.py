@@ -21,12 +21,13 @@ from infer_diag.jupyter.explore import explore, explorer_panel, heap_model
 from infer_diag.jupyter.explore.facts import Fact, evidence_html, fact
 from infer_diag.jupyter.explore.heap_model import HeapModel
 from infer_diag.jupyter.explore.model import ExploreModel
-from infer_diag.jupyter.explore.scene import nice_ticks, plain, second_ticks
+from infer_diag.jupyter.explore.scene import nice_ticks, second_ticks
 from infer_diag.jupyter.explore.serving_model import ServingModel
 from infer_diag.jupyter.explore.start_model import StartModel
 from infer_diag.jupyter.explore.windows import within
 from infer_diag.loaders import load
 from infer_diag.recording import Clock, Recording, Source, combine
+from infer_diag.redact import plain
 from infer_diag.schema import AllocatorEvents, EngineSamples, Requests
 
 BEGIN = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)

@@ -10,7 +10,7 @@ import ipywidgets as widgets  # type: ignore[import-untyped]
 from infer_diag.jupyter.explore.facts import Fact
 from infer_diag.jupyter.explore.model import ExploreModel
 from infer_diag.jupyter.explore.pages import FULL, GROWS, WRAPPED, MemoryPage, OverviewPage, ServingPage, StartPage
-from infer_diag.jupyter.explore.scene import plain
+from infer_diag.redact import plain
 
 _PAGE = {"flex": "3 1 620px", "min_width": "0", "width": "auto"}
 _EVIDENCE = {"flex": "2 1 440px", "min_width": "0", "width": "auto"}

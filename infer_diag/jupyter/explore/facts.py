@@ -8,13 +8,13 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from infer_diag.jupyter.explore.scene import plain
 from infer_diag.recording import Recording
-from infer_diag.redact import redact
+from infer_diag.redact import plain
 from infer_diag.report.excerpts import blocks, excerpts
 
 MOST_PLACES = 6
 """More places than this are no longer read by anyone."""
+_LONG = 600
 
 _PANEL = Environment(autoescape=True).from_string(
     "<div style='font-size:12px;line-height:1.45;max-width:100%;white-space:normal;overflow-wrap:anywhere'>"
@@ -62,10 +62,10 @@ def grown(recording: Recording) -> Recording:
 def evidence_html(recording: Recording, chosen: Fact) -> str:
     """The fact and, below it, its lines in their files with two neighbours each; redacted and escaped."""
     places = chosen.places[:MOST_PLACES]
-    names = [redact(place) for place in places]
+    names = [plain(place, _LONG) for place in places]
     found = blocks(places, names, excerpts(recording, places)) if places else []
     more = len(chosen.places) - len(places)
-    notes = [chosen.note] if chosen.note else []
+    notes = [plain(chosen.note, _LONG)] if chosen.note else []
     notes += [f"and {more} more places"] if more > 0 else []
     notes += ["no single line says it: it is counted over many, or comes from a file without lines"] * (not places)
-    return _PANEL.render(text=chosen.text, note=" · ".join(notes), found=found)
+    return _PANEL.render(text=plain(chosen.text, _LONG), note=" · ".join(notes), found=found)

@@ -10,10 +10,10 @@ from infer_diag.diagnose.summary import overview
 from infer_diag.errors import DiagError
 from infer_diag.jupyter.explore.facts import Fact, evidence_html
 from infer_diag.jupyter.explore.heap_model import HeapModel
-from infer_diag.jupyter.explore.scene import plain
 from infer_diag.jupyter.explore.serving_model import ServingModel
 from infer_diag.jupyter.explore.start_model import StartModel
 from infer_diag.jupyter.explore.windows import Window
+from infer_diag.redact import plain
 from infer_diag.units import format_s
 
 _LONG = 600

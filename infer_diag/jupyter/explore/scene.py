@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from infer_diag.redact import redact
+from infer_diag.redact import plain
 from infer_diag.units import format_s
 
-MOST_CHARACTERS = 160
-_HIDDEN = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 _STEPS = (1, 2, 2.5, 5, 10)
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800)
 
 Scene = dict[str, Any]
 """What goes to the browser, as JSON."""
-
-
-def plain(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Log text as the browser may show it: redacted, one line, no escapes and no marks that turn its direction, cut."""
-    clean = " ".join(_HIDDEN.sub(" ", redact(text[:4000])).split())
-    return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
 @dataclass
