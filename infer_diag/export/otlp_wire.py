@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from google.protobuf.json_format import MessageToDict
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -41,6 +44,7 @@ from infer_diag.export.spans import Interval
 from infer_diag.redact import redact
 
 _TIMEOUT_S = 10.0
+_TOLD_CHARACTERS = 160
 _SPANS_AT_ONCE = 2000
 _POINTS_AT_ONCE = 20_000
 _IDS = ("traceId", "spanId", "parentSpanId")
@@ -78,9 +82,9 @@ def to_endpoint(exports: Exports, endpoint: str) -> None:
             spans.shutdown()  # type: ignore[no-untyped-call]
             metrics.shutdown()
     if not done:
-        why = redact(" ".join(said[-1].split()))[:160] if said else "no reason given"
         raise SourceError(
-            f"{label} did not take the export: {why}", hint="the endpoint is OTLP over HTTP, port 4318 by custom"
+            f"{label} did not take the export: {_reason(said)}",
+            hint="the endpoint is OTLP over HTTP, port 4318 by custom",
         )
 
 
@@ -89,11 +93,6 @@ def to_file(exports: Exports, path: Path) -> None:
     lines = [_json(encode_spans([span])) for part in _span_parts(exports) for span in part]
     lines += [_json(encode_metrics(part)) for part in _metric_parts(exports)]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def span_requests(exports: Exports) -> list[bytes]:
-    """The spans as ExportTraceServiceRequests, serialised as protobuf."""
-    return [encode_spans(part).SerializeToString() for part in _span_parts(exports)]
 
 
 def _span_parts(exports: Exports) -> Iterator[list[ReadableSpan]]:
@@ -141,8 +140,6 @@ def _metric_parts(exports: Exports) -> Iterator[MetricsData]:
 
 def _json(request: Any) -> str:
     """OTLP's JSON differs from protobuf's: ids are hexadecimal and enumerations are numbers."""
-    from google.protobuf.json_format import MessageToDict
-
     told = MessageToDict(request, use_integers_for_enums=True)
     for resource in told.get("resourceSpans", ()):
         for scope in resource.get("scopeSpans", ()):
@@ -154,8 +151,6 @@ def _json(request: Any) -> str:
 
 
 def _hexadecimal(base64_text: str) -> str:
-    import base64
-
     return base64.b64decode(base64_text).hex()
 
 
@@ -171,6 +166,14 @@ def _endpoint(text: str) -> tuple[str, str]:
     path = parts.path.rstrip("/").removesuffix("/v1/traces").removesuffix("/v1/metrics")
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{parts.netloc}{path}", f"{parts.scheme}://{host}{path}"
+
+
+def _reason(said: Sequence[str]) -> str:
+    """Why, out of what the SDK logged: the system's own words where it has any, before the SDK's giving up."""
+    for text in said:
+        if (found := re.search(r"\[Errno -?\d+\] ([A-Za-z ]+)", text)) is not None:
+            return found.group(1)
+    return redact(" ".join(said[-1].split()))[:_TOLD_CHARACTERS] if said else "no reason is given"
 
 
 @contextlib.contextmanager
