@@ -17,7 +17,7 @@ define install
 	else $(BIN)/python -m pip install --quiet $(1); fi
 endef
 
-.PHONY: help report lab test lint types floors unit notebooks bench registry fleet wheel clean
+.PHONY: help report lab test lint types floors unit notebooks bench registry fleet picture wheel clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ registry: $(VENV)/.core  ## write the hashes of sample_logs again, after a sampl
 fleet: $(VENV)/.test  ## simulate the sample fleet again, byte for byte (minutes), and write the hashes
 	@$(BIN)/python -m infer_diag.simulators.fleet sample_logs/fleet
 	@$(MAKE) --no-print-directory registry
+
+picture: $(VENV)/.test  ## draw the README's picture again (wants Chromium)
+	@$(BIN)/python notebooks/picture.py
 
 wheel: $(VENV)/.test  ## build the wheel and the source archive into dist/
 	@$(BIN)/hatchling build --directory dist
