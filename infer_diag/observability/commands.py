@@ -76,7 +76,7 @@ def collector_config(
 
 def _checked(path: Path) -> None:
     from infer_diag.observability.collector_faults import faults
-    from infer_diag.terminal import CONTROL
+    from infer_diag.redact import redact
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def _checked(path: Path) -> None:
         raise SourceError(f"{path} is no text", hint="give the collector's YAML file") from error
     found = faults(text)
     for fault in found:
-        typer.echo(CONTROL.sub("�", str(fault)))
+        typer.echo(redact(str(fault)))
     if not found:
         typer.echo("no fault found")
     raise typer.Exit(1 if any(fault.weight == "error" for fault in found) else 0)
