@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 import test_benchmark_results as results
+import test_envoy as envoy
 import test_loki as loki
 import test_trace_spans as traces
 from hypothesis import HealthCheck, given, settings
@@ -41,6 +42,7 @@ TEXTS = {
     + "5,ChatGPT,472,18,490,x\n" * 4,
     "vllm-run-series": "t,prompt_throughput,gen_throughput,running,waiting,kv_cache_pct\n"
     + "1.0,2.0,3.0,4,5,6.0\n" * 4,
+    "envoy": envoy.TEXT,
     "loki listing": loki.listing(loki.STAMPED[::-1]),
     "loki answer": loki.answer(loki.STAMPED[::-1]),
     **{name: json.dumps(document) + "\n" + json.dumps(document) for name, document in DOCUMENTS.items()},

@@ -7,6 +7,7 @@ from infer_diag.loaders.request_traces import (
     arrival_traces,
     bench_runs,
     client_exports,
+    envoy,
     guidellm,
     own_table,
     traces,
@@ -30,5 +31,6 @@ LOADERS = (
     guidellm.LOADER,
     otlp.LOADER,
     traces.JAEGER,
+    envoy.LOADER,
     own_table.LOADER,
 )
