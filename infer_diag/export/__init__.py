@@ -15,9 +15,9 @@ import msgspec
 from infer_diag.diagnose import Diagnosis
 from infer_diag.errors import DiagError
 from infer_diag.export.labels import Labels, checked
-from infer_diag.export.measures import MEASURES, Series, measures
+from infer_diag.export.measures import MEASURES, Series, series_of
 from infer_diag.export.placing import Placing, placed
-from infer_diag.export.spans import spans
+from infer_diag.export.spans import spans_of
 from infer_diag.recording import Recording
 
 __all__ = ["MEASURES", "Exported", "otlp", "remote_write"]
@@ -67,7 +67,7 @@ def otlp(
         from infer_diag.export import otlp_wire as wire
     except ImportError as error:
         raise _without_extra(error) from error
-    found, series = spans(diagnosis, placing), measures(diagnosis, placing)
+    found, series = spans_of(diagnosis, placing), series_of(diagnosis, placing)
     resource = _resource(diagnosis.recording, placing)
     exports = wire.Exports(found.intervals, series, chosen, resource, _seed(diagnosis.recording, chosen, origin))
     target = str(to)
@@ -106,7 +106,7 @@ def remote_write(
         raise _without_extra(error) from error
     if url.partition("://")[0] not in ("http", "https"):
         raise DiagError(f"{url[:60]!r} is no URL to write to", hint="http://prometheus:9090/api/v1/write")
-    series: tuple[Series, ...] = measures(diagnosis, placing)
+    series: tuple[Series, ...] = series_of(diagnosis, placing)
     sent = send(series, chosen, url)
     return Exported(url.rpartition("@")[2], 0, len(series), sent, (*chosen.notes, *_place_notes(placing)))
 

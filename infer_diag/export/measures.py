@@ -79,7 +79,7 @@ class Series:
     points: tuple[tuple[int, float], ...]
 
 
-def measures(diagnosis: Diagnosis, placing: Placing) -> tuple[Series, ...]:
+def series_of(diagnosis: Diagnosis, placing: Placing) -> tuple[Series, ...]:
     """Every series of a diagnosis, by name and attributes. Values that are unknown, or whose time is, are not there.
 
     Raises:

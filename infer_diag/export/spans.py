@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import polars as pl
+
 from infer_diag.attribution.intervals import seconds
 from infer_diag.attribution.line_numbers import located
-from infer_diag.attribution.occurrences import Begun, Occurrence, lineage
+from infer_diag.attribution.occurrences import Begun, Mark, Occurrence, is_bound, lineage
 from infer_diag.attribution.reconcile import reconciled
 from infer_diag.attribution.start_reading import StartReading, start_readings
 from infer_diag.diagnose import Diagnosis
@@ -24,6 +26,8 @@ Value = str | bool | int | float | list[str]
 WHOLE = "infer_diag recording"
 START = "infer_diag start"
 FINDING = "infer_diag.finding"
+_MOST_READINGS = 200
+"""Readings that are kept of one progress bar; the last one always is."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Spans:
     left_out: tuple[str, ...]
 
 
-def spans(diagnosis: Diagnosis, placing: Placing) -> Spans:
+def spans_of(diagnosis: Diagnosis, placing: Placing) -> Spans:
     """Every span of a diagnosis. Attributes are named as `infer_diag.*`; those that are unknown are not there."""
     recording = diagnosis.recording
     found: list[Interval] = []
@@ -102,7 +106,10 @@ class _Start:
             self._add_ended(one)
         for begun in (*reading.running, *reading.lost):
             self._add_open(begun)
-        return [self._whole(), *self.found]
+        for mark in reading.marks:
+            if is_bound(mark):
+                self._add_bound(mark)
+        return [self._whole(), *self.found, *self._bars()]
 
     def _whole(self) -> Interval:
         reading = self.reading
@@ -149,6 +156,35 @@ class _Start:
         if one.begin is not None and last is not None:
             self._add(one, one.begin, max(one.begin, last), {"open": True}, (one.line,))
 
+    def _add_bound(self, one: Mark) -> None:
+        replica, rank = self._worker(one)
+        bounds = {
+            name: None if us is None else seconds(us) for name, us in (("lower_s", one.lower), ("upper_s", one.upper))
+        }
+        told = {"phase": one.phase, "replica": replica, "rank": rank, "end_unix_nano": self._nano(one.end)}
+        self.unplaced.append(_known({**told, **bounds}))
+
+    def _bars(self) -> Iterator[Interval]:
+        """One span per progress bar, from its first reading to its last: a load that still ran has no other."""
+        start = self.reading.start_id
+        rows = self.recording.progress.filter(pl.col("start_id") == start).sort("source_id", "line")
+        for (phase, replica, rank), bar in rows.group_by("phase", "replica", "rank", maintain_order=True):
+            kept = bar.gather_every(-(-len(bar) // _MOST_READINGS)) if len(bar) > _MOST_READINGS else bar
+            kept = pl.concat([kept, bar.tail(1)]).unique(["source_id", "line"], maintain_order=True)
+            told = kept.select(
+                (pl.col("time").dt.epoch("us") + self.shift_us) * 1000, "done_count", "total_count", "elapsed_s"
+            )
+            stamps = [stamp // 1000 for stamp in told["time"].drop_nulls()] or [self._at(self.reading.last or 0)]
+            detail = {
+                "start_id": start,
+                "bar": str(phase),
+                "replica": None if replica is None else str(replica),
+                "rank": None if rank is None else str(rank),
+                "readings": json.dumps(told.rows()),
+            }
+            key = f"{start}/bar/{phase}/{replica or ''}/{rank or ''}"
+            yield Interval(key, start, f"{phase} bar", min(stamps), max(stamps), _own(detail))
+
     def _add(
         self,
         one: Occurrence | Begun,
@@ -183,7 +219,7 @@ class _Start:
                     return other.key
         return self.reading.start_id
 
-    def _worker(self, one: Occurrence | Begun) -> tuple[str | None, str | None]:
+    def _worker(self, one: Occurrence | Begun | Mark) -> tuple[str | None, str | None]:
         """Replica and rank; a worker's name holds both where there are several replicas."""
         rank = one.worker.removeprefix(one.replica).strip() if one.replica else one.worker
         return one.replica, rank or None

@@ -123,7 +123,16 @@ LOADER = Loader(
     name="otlp",
     about="OpenTelemetry, JSON and protobuf (collector's files, Tempo): vLLM's and gen_ai spans, engines' metrics",
     versions="OTLP 1; vLLM's spans to 0.32",
-    frames=("starts", "phases", "requests", "request_timings", "request_totals", "engine_samples", "gpu_samples"),
+    frames=(
+        "starts",
+        "phases",
+        "progress",
+        "requests",
+        "request_timings",
+        "request_totals",
+        "engine_samples",
+        "gpu_samples",
+    ),
     example=(
         '{"resourceSpans":[{"resource":{"attributes":[{"key":"service.name",'
         '"value":{"stringValue":"vllm-server"}}]},'

@@ -8,11 +8,12 @@ from typing import Any
 import polars as pl
 
 from infer_diag.loaders.conformed import Frames
-from infer_diag.loaders.request_traces.values import amount, objects, text
+from infer_diag.loaders.request_traces.values import amount, count, objects, text, values
 from infer_diag.recording import start_id
 from infer_diag.schema import PHASES
 
 _TIME = pl.Datetime("us", "UTC")
+_LENGTHS = ("duration_s", "lower_s", "upper_s")
 _NUMBERS = ("duration_s", "resolution_s", "size_bytes")
 
 
@@ -29,8 +30,10 @@ def own_frames(spans: pl.DataFrame, before: int) -> Frames:
     order = order.sort("first", "trace", "own_start_id").with_row_index("place")
     names = pl.Series("start_id", [start_id(before + place) for place in range(len(order))], dtype=pl.String)
     named = spans.join(order.with_columns(names).drop("first", "place"), on=["trace", "own_start_id"])
-    whole, parts = named.filter(pl.col("own_phase").is_null()), named.filter(pl.col("own_phase").is_not_null())
-    return {"starts": _starts(whole), "phases": pl.concat([_phases(parts), _unplaced(whole)], how="diagonal")}
+    bars, parts = named.filter(pl.col("own_bar").is_in(PHASES)), named.filter(pl.col("own_phase").is_not_null())
+    whole = named.filter(pl.col("own_phase").is_null() & pl.col("own_bar").is_null())
+    phases = pl.concat([_phases(parts), _unplaced(whole)], how="diagonal")
+    return {"starts": _starts(whole), "phases": phases, "progress": _progress(bars)}
 
 
 def _starts(whole: pl.DataFrame) -> pl.DataFrame:
@@ -75,21 +78,47 @@ def _unplaced(whole: pl.DataFrame) -> pl.DataFrame:
         for told in _told(row["own_unplaced"])
     ]
     shape = {"line": pl.UInt32, **dict.fromkeys(("start_id", "phase", "replica", "rank"), pl.String)}
-    frame = pl.DataFrame(rows, schema={**shape, "duration_s": pl.Float64, "end_us": pl.Int64, "is_total": pl.Boolean})
+    lengths = dict.fromkeys(_LENGTHS, pl.Float64)
+    frame = pl.DataFrame(rows, schema={**shape, **lengths, "end_us": pl.Int64, "is_total": pl.Boolean})
     return frame.select(
         pl.all().exclude("end_us"), pl.col("end_us").cast(_TIME).alias("end"), pl.lit("measured").alias("status")
     )
 
 
-def _told(written: str) -> list[dict[str, Any]]:
+def _progress(bars: pl.DataFrame) -> pl.DataFrame:
+    shape = {"line": pl.UInt32, **dict.fromkeys(("start_id", "replica", "rank", "phase"), pl.String), "us": pl.Int64}
+    rows = [
+        (row["line"], row["start_id"], row["own_replica"], row["own_rank"], row["own_bar"], *reading)
+        for row in bars.drop_nulls("own_readings").iter_rows(named=True)
+        for reading in _readings(row["own_readings"])
+    ]
+    counts = {"done_count": pl.UInt32, "total_count": pl.UInt32, "elapsed_s": pl.Float64}
+    frame = pl.DataFrame(rows, schema={**shape, **counts}, orient="row")
+    return frame.select(pl.all().exclude("us"), pl.col("us").cast(_TIME).alias("time"))
+
+
+def _readings(written: str) -> list[tuple[int | None, int, int, float | None]]:
+    found = []
+    for each in _decoded(written):
+        stamp, done, total, elapsed = each if isinstance(each, list) and len(each) == 4 else (None,) * 4
+        if (known := count(done)) is not None and (end := count(total)) is not None:
+            found.append((stamp // 1000 if isinstance(stamp, int) else None, known, end, amount(elapsed)))
+    return found
+
+
+def _decoded(written: str) -> list[Any]:
     try:
-        found = objects(json.loads(written))
+        return values(json.loads(written))
     except (ValueError, RecursionError):
         return []
+
+
+def _told(written: str) -> list[dict[str, Any]]:
+    found = objects(_decoded(written))
     return [
         {
             **{name: text(each.get(name)) for name in ("phase", "replica", "rank")},
-            "duration_s": amount(each.get("duration_s")),
+            **{name: amount(each.get(name)) for name in _LENGTHS},
             "end_us": int(stamp) // 1000 if (stamp := str(each.get("end_unix_nano"))).isdecimal() else None,
             "is_total": each.get("is_total") is True,
         }

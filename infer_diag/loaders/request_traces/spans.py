@@ -35,6 +35,8 @@ OWN = (
     "ready_unix_nano",
     "acquired_unix_nano",
     "unplaced",
+    "bar",
+    "readings",
 )
 """Attributes of the spans that infer_diag itself exports, behind `infer_diag.`."""
 
