@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import polars as pl
 
-from infer_diag.attribution.cost.batch_sampling import step_variance
 from infer_diag.attribution.cost.holds import Hold
-from infer_diag.attribution.cost.spread import SPACINGS, merged, overlaps, spread, uncovered, window_of
-from infer_diag.attribution.quantiles import median
-from infer_diag.attribution.streams import counted_once
+from infer_diag.attribution.cost.lanes import Lanes
+from infer_diag.attribution.cost.ready_time import ready_intervals, told_stretches
+from infer_diag.attribution.cost.spread import merged, overlaps, spread, uncovered, window_of
 from infer_diag.recording import Recording
 
 BINDS_AT = 0.95
 """KV use from which a queue waits for memory and not for a slot."""
-_INTERVAL: dict[str, pl.DataType | type[pl.DataType]] = {
-    "begin": pl.Datetime("us", "UTC"),
-    "end": pl.Datetime("us", "UTC"),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +23,7 @@ class Activity:
     """Window rows of what the logs tell, and how much of the ready time they cover.
 
     `windows`: `window` and columns of CostWindows. `covered_gpu_s` of `ready_gpu_s` was observed. `basis`: what tells
-    idle from busy.
+    idle from busy; `of_requests`: their intervals do, which tell of all replicas together.
     """
 
     windows: pl.DataFrame
@@ -37,21 +32,10 @@ class Activity:
     basis: str | None
     steps_timed: bool
     source_ids: tuple[int, ...] = field(default=())
+    of_requests: bool = False
 
 
-def ready_intervals(found: Sequence[Hold]) -> pl.DataFrame:
-    """`begin`, `end`, `gpu_count`, `source_id` and `replica` of every hold that came up ready."""
-    rows = [(h.ready, h.end, h.gpu_count, h.source_id, h.replica) for h in found if h.ready is not None]
-    kinds: dict[str, pl.DataType | type[pl.DataType]] = {
-        **_INTERVAL,
-        "gpu_count": pl.Int64,
-        "hold_source": pl.UInt32,
-        "hold_replica": pl.String,
-    }
-    return pl.DataFrame(rows, schema=kinds, orient="row")
-
-
-def activity(recording: Recording, found: Sequence[Hold], first: datetime, width: int) -> Activity:
+def activity(recording: Recording, told: Lanes, found: Sequence[Hold], first: datetime, width: int) -> Activity:
     """Idle, step time, batch and binding memory by window.
 
     Frames in: EngineSamples, EngineSteps, Requests. Idle is told by the engine's gauges; a log that prints while it
@@ -60,25 +44,25 @@ def activity(recording: Recording, found: Sequence[Hold], first: datetime, width
     """
     ready = ready_intervals(found)
     ready_gpu_s = float(ready.select(_gpu_seconds().sum()).item() or 0.0)
-    samples = sample_intervals(recording)
-    if not samples.is_empty():
-        pieces = _on_holds(samples, ready)
+    pieces = told_stretches(recording, told, found)
+    if not pieces.is_empty():
         covered = float(pieces.select(_gpu_seconds().sum()).item() or 0.0)
-        told = _sampled(pieces, first, width)
-        basis, sources = "gauges of the engine", samples["source_id"].unique().sort().to_list()
+        windows = _sampled(pieces, first, width)
+        basis, sources = "gauges of the engine", pieces["source_id"].unique().sort().to_list()
     elif (busy := _request_intervals(recording)).height:
-        told, covered, basis = _requested(busy, ready, first, width), ready_gpu_s, "intervals of the requests"
+        windows, covered = _requested(recording, busy, ready, first, width)
+        basis = "intervals of the requests"
         sources = recording.requests["source_id"].unique().sort().to_list()
     else:
-        told, covered, basis, sources = pl.DataFrame(schema={"window": pl.Int64}), 0.0, None, []
+        windows, covered, basis, sources = pl.DataFrame(schema={"window": pl.Int64}), 0.0, None, []
     steps = _stepped(recording, found, first, width)
     if not steps.is_empty():
-        told = told.drop("decode_tokens", "prefill_tokens", "step_count", "step_variance_count", strict=False)
-        told = told.join(steps, on="window", how="full", coalesce=True)
-    return Activity(told, ready_gpu_s, min(covered, ready_gpu_s), basis, not steps.is_empty(), tuple(sources))
+        windows = windows.drop("decode_tokens", "prefill_tokens", "step_count", strict=False)
+        windows = windows.join(steps, on="window", how="full", coalesce=True)
+    timed, of_requests = not steps.is_empty(), pieces.is_empty()
+    return Activity(windows, ready_gpu_s, min(covered, ready_gpu_s), basis, timed, tuple(sources), of_requests)
 
 
-@@ONHOLDS@@
 def _gpu_seconds() -> pl.Expr:
     return (pl.col("end") - pl.col("begin")).dt.total_microseconds() / 1e6 * pl.col("gpu_count")
 
@@ -119,34 +103,22 @@ def _sampled(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
 
 
 def _rated(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
-    """Tokens by the printed rates: each is of the stretch before its line.
-
-    A gauge tells the batch at its line and not over the stretch: `step_variance_count` is how far that is off.
-    """
-    lines = pieces.filter(~pl.col("silent")).unique(["source_id", "line", "replica"], keep="first", maintain_order=True)
-    tokens = pl.col("output_tokens_per_s") * pl.col("rate_s").fill_null(0.0)
-    prompts = pl.coalesce("new_tokens", pl.col("prompt_tokens_per_s") * pl.col("rate_s").fill_null(0.0))
-    batch = pl.when(pl.col("running_count") > 0).then(pl.col("running_count") / pl.col("lane_count"))
-    told = lines.filter(
-        pl.any_horizontal(pl.col("output_tokens_per_s", "prompt_tokens_per_s", "new_tokens").is_not_null())
+    """Tokens by the printed rates: each is of the stretch before its line."""
+    lanes = pl.col("lane_count")
+    tokens = pl.col("output_tokens_per_s") * pl.col("rate_s").fill_null(0.0) / lanes
+    prompts = pl.coalesce("new_tokens", pl.col("prompt_tokens_per_s") * pl.col("rate_s").fill_null(0.0)) / lanes
+    batch = pl.when(pl.col("running_count") > 0).then(pl.col("running_count") / lanes)
+    told = pieces.filter(
+        "rated", pl.any_horizontal(pl.col("output_tokens_per_s", "prompt_tokens_per_s", "new_tokens").is_not_null())
     )
-    told = told.sort("source_id", "replica", "time", "line").with_columns(
-        tokens=tokens, prompts=prompts, steps=tokens / batch, stream=pl.struct("source_id", "replica")
-    )
-    working = told.filter((pl.col("tokens") > 0) & pl.col("steps").is_not_null())
-    squares = working.select("source_id", "line", "replica", square=step_variance(working))
-    told = told.join(squares, on=["source_id", "line", "replica"], how="left", nulls_equal=True)
     return (
         told.with_columns(window_of(pl.col("time"), first, width))
         .group_by("window")
         .agg(
-            decode_tokens=pl.col("tokens").sum(),
-            prefill_tokens=pl.col("prompts").sum(),
-            step_count=pl.col("steps").sum(),
-            step_variance_count=pl.col("square").sum(),
-            cached_computed=pl.col("cached_tokens").cast(pl.Float64).sum(),
+            decode_tokens=tokens.sum(),
+            prefill_tokens=prompts.sum(),
+            step_count=(tokens / batch).filter(batch.is_not_null()).sum(),
         )
-        .drop("cached_computed")
     )
 
 
@@ -167,10 +139,24 @@ def _request_intervals(recording: Recording) -> pl.DataFrame:
     return merged(pl.concat(rows))
 
 
-def _requested(busy: pl.DataFrame, ready: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
-    free = uncovered(merged(ready), busy) if not ready.is_empty() else ready.select("begin", "end")
-    each = spread(overlaps(free, ready), first, width)
-    return each.group_by("window").agg(idle_gpu_s=(pl.col("seconds") * pl.col("gpu_count")).sum())
+def _requested(
+    recording: Recording, busy: pl.DataFrame, ready: pl.DataFrame, first: datetime, width: int
+) -> tuple[pl.DataFrame, float]:
+    """Idle time between requests, and the GPU-seconds over which the sources of requests tell of them at all."""
+    asked = pl.concat([recording.requests.select("source_id"), recording.request_timings.select("source_id")])
+    sources = [recording.sources[source_id] for source_id in asked["source_id"].unique().sort()]
+    spans = pl.DataFrame(
+        [(source.first_time, source.last_time) for source in sources if source.first_time and source.last_time],
+        schema={"begin": busy.schema["begin"], "end": busy.schema["end"]},
+        orient="row",
+    )
+    told = overlaps(merged(spans), ready) if len(spans) else ready.clear()
+    covered = float(told.select(_gpu_seconds().sum()).item() or 0.0)
+    free = uncovered(merged(told), busy) if len(told) else told.select("begin", "end")
+    idle = pl.concat([overlaps(free, ready).with_columns(weight=1), told.with_columns(weight=0)], how="diagonal")
+    each = spread(idle, first, width)
+    gpu_s = pl.col("seconds") * pl.col("gpu_count") * pl.col("weight")
+    return each.group_by("window").agg(idle_gpu_s=gpu_s.sum()), covered
 
 
 def _stepped(recording: Recording, found: Sequence[Hold], first: datetime, width: int) -> pl.DataFrame:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import polars as pl
 
+from infer_diag.attribution.cost.lanes import Key, Lane, Lanes, pods_alone
+from infer_diag.attribution.cost.life import (
+    Row,
+    beside,
+    broke_off,
+    failed_between,
+    failures,
+    last_stamp,
+    life,
+    signs,
+    stopped,
+)
 from infer_diag.fleet import Facts
 from infer_diag.recording import Recording
-
-Row = dict[str, Any]
-CLUSTER = "kubernetes"
-_SERVING = ("engine_samples", "engine_steps", "request_timings")
 
 
 @dataclass(frozen=True)
 class Hold:
-    """One run of an engine on its GPUs: held from `begin` to `end`, ready from `ready` on (null: it never was).
+    """One run of an engine on its GPUs: held from `begin` to `end`, ready from `ready` on (null: never, or not told).
 
     `acquired` says whether `begin` is when the device was assigned, and not only the first line; `released` whether
-    `end` was seen, and not only the last stamp. `after_oom`: the run before it ended after a failed allocation.
+    `end` was seen, and not only the last stamp: it may then lie anywhere from `end_earliest` to `end_latest`. Up to
+    `cold_end` the run is known to have been starting; where it lies before `end` and `ready` is null, no log tells
+    what came between. `ready_seen`: a line or condition says when it was ready; otherwise it was so at the latest.
+    `never_told`: nothing says that it was ready, nor that it failed. `lane` numbers the replica. `after_oom`: the run
+    before it ended after a failed allocation.
     """
 
     start_id: str | None
@@ -34,39 +45,72 @@ class Hold:
     gpu_count: int
     acquired: bool
     released: bool
+    cold_end: datetime
+    end_earliest: datetime
+    end_latest: datetime
+    ready_seen: bool = True
+    never_told: bool = False
     after_oom: bool = False
     is_start: bool = True
+    lane: int = 0
 
 
-def holds(recording: Recording, facts: Facts) -> tuple[Hold, ...]:
-    """Every hold of the recording, by its engine starts; where there is no start, by its statistics lines.
+def holds(recording: Recording, facts: Facts, told: Lanes) -> tuple[Hold, ...]:
+    """Every hold of the recording, replica by replica: its starts, and its lines where it is never seen to start.
 
-    Frames in: Starts, Incidents, Ooms, Deployments, EngineSamples. Runs of one engine follow each other in one pod
-    unless a new device was assigned: the time between them is held, and belongs to the later start. Without a stamp
-    there is no hold.
+    Frames in: Starts, Incidents, Ooms, Deployments, EngineSamples, EngineSteps, Requests, RequestTimings. Runs of one
+    engine follow each other in one pod unless a new device was assigned: the time between them is held, and belongs to
+    the later start. Without a stamp there is no hold.
     """
-    rows = [row for row in recording.starts.to_dicts() if row["acquire_time"] or row["first_time"]]
-    engines = [row for row in rows if recording.sources[row["source_id"]].engine != CLUSTER]
-    pods = [row for row in rows if recording.sources[row["source_id"]].engine == CLUSTER]
-    lanes = _lanes(engines) if len(_lanes(engines)) >= len({row["replica"] for row in pods}) else _lanes(pods)
-    found = [hold for lane in lanes.values() for hold in _of_lane(recording, facts, lane)]
-    found += [] if lanes else _without_start(recording, facts)
+    chosen, left = _replicas(recording, told)
+    alone = len(chosen) + len(left) == 1
+    found: list[Hold] = []
+    for number, mine in chosen.items():
+        lane = told.found[number]
+        counts = gpu_count(recording, facts, lane) or 1
+        found += _of_replica(_replica(recording, sorted(mine, key=_order), number, counts, lane, alone=alone))
+    counts = gpu_count(recording, facts) or 1
+    for number, mine in enumerate(left, len(told.found)):
+        found += _of_replica(_replica(recording, sorted(mine, key=_order), number, counts, None, alone=alone))
+    if not found:
+        found = _of_scrapes(recording, counts)
     return tuple(sorted(found, key=lambda hold: (hold.begin, hold.source_id, hold.line)))
 
 
-def gpu_count(recording: Recording, facts: Facts) -> int | None:
-    """GPUs of one replica: as the facts say, else as the configuration that was printed last says; null if neither."""
+def _replicas(recording: Recording, told: Lanes) -> tuple[dict[int, list[Row]], list[list[Row]]]:
+    """(starts by the lane that printed them, starts by the pod of which no log is told)."""
+    starts: dict[int, list[Row]] = {number: [] for number in range(len(told.found))}
+    for row in recording.starts.to_dicts():
+        number = told.of(row["source_id"], row["replica"])
+        if number is not None and (row["acquire_time"] or row["first_time"]):
+            starts[number].append(row)
+    lone = [number for number, mine in starts.items() if all(row["acquire_time"] is None for row in mine)]
+    left = _by_pod(pods_alone(recording))
+    if len(left) <= len(lone):
+        return starts, []
+    # Which of the pods wrote these logs is not told, and the pods are all there were.
+    return {number: mine for number, mine in starts.items() if number not in lone}, left
+
+
+def gpu_count(recording: Recording, facts: Facts, lane: Lane | None = None) -> int | None:
+    """GPUs of one replica: as the facts say, else as the configuration that was printed last says; null if neither.
+
+    Data-parallel engines that the log does not tell apart are one replica on all of their GPUs.
+    """
     if facts.gpu_count is not None:
         return facts.gpu_count
-    told = recording.deployments.sort("source_id", "line")["gpu_count"].drop_nulls()
-    return int(told[-1]) if len(told) else None
+    told = recording.deployments.drop_nulls("gpu_count").sort("source_id", "line")
+    if lane is not None:
+        own = told.filter(pl.col("source_id").is_in([stream.source_id for stream in lane.streams]))
+        told = told if own.is_empty() else own
+    return int(told["gpu_count"][-1]) if len(told) else None
 
 
-def _lanes(rows: list[Row]) -> dict[tuple[int, str | None], list[Row]]:
-    lanes: dict[tuple[int, str | None], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (_begin(row), row["line"])):
-        lanes.setdefault((row["source_id"], row["replica"]), []).append(row)
-    return lanes
+def _by_pod(rows: list[Row]) -> list[list[Row]]:
+    found: dict[Key, list[Row]] = {}
+    for row in sorted(rows, key=_order):
+        found.setdefault((row["source_id"], row["replica"]), []).append(row)
+    return list(found.values())
 
 
 def _begin(row: Row) -> datetime:
@@ -74,131 +118,177 @@ def _begin(row: Row) -> datetime:
     return begin
 
 
-def _of_lane(recording: Recording, facts: Facts, lane: list[Row]) -> list[Hold]:
-    found: list[Hold] = []
-    failures = _failures(recording, lane[0])
-    for number, row in enumerate(lane):
-        after = lane[number + 1] if number + 1 < len(lane) else None
-        begin, acquired = _begin(row), row["acquire_time"] is not None
-        if found and not acquired:
-            # The pod kept its GPUs while the engine was down.
-            begin, acquired = found[-1].end, found[-1].acquired
-        end, released = _end(recording, row, after)
-        ready = row["ready_time"] if row["ready_time"] is not None else _first_served(recording, row, after)
-        before = lane[number - 1] if number else None
-        found.append(
-            Hold(
-                row["start_id"],
-                row["source_id"],
-                row["replica"],
-                row["line"],
-                begin,
-                min(max(ready, begin), max(end, begin)) if ready is not None else None,
-                max(end, begin),
-                gpu_count(recording, facts) or 1,
-                acquired,
-                released,
-                after_oom=before is not None and _failed_between(failures, before, row),
-            )
-        )
+def _order(row: Row) -> tuple[datetime, int]:
+    return _begin(row), row["line"]
+
+
+@dataclass(frozen=True)
+class _Replica:
+    """One replica: its starts in order, when it is seen at work, and when what tells of it ends.
+
+    `mine`: by its own logs; `own`: by all that tells of it. Without a lane it is a pod that the cluster alone tells of.
+    """
+
+    recording: Recording
+    rows: list[Row]
+    number: int
+    gpus: int
+    lane: Lane | None
+    ids: frozenset[int]
+    mine: pl.Series
+    own: pl.Series
+    earliest: datetime
+    latest: datetime
+
+
+def _replica(
+    recording: Recording, rows: list[Row], number: int, gpus: int, lane: Lane | None, *, alone: bool
+) -> _Replica:
+    keys = frozenset((row["source_id"], row["replica"]) for row in rows) if lane is None else lane.keys
+    ids = frozenset(source_id for source_id, _ in keys)
+    mine = life(recording, keys)
+    own = life(recording, None, beside(recording, ids)) if alone else mine
+    latest = last_stamp(recording, lane, rows)
+    last = lane.last if lane is not None else max(row["last_time"] or _begin(row) for row in rows)
+    return _Replica(recording, rows, number, gpus, lane, ids, mine, own, latest if alone else last, latest)
+
+
+def _of_replica(one: _Replica) -> list[Hold]:
+    """The runs of one replica in order."""
+    found = [] if one.lane is None else _before_starts(one, one.lane)
+    failed = failures(one.recording)
+    for place, row in enumerate(one.rows):
+        before = one.rows[place - 1] if place else None
+        after = one.rows[place + 1] if place + 1 < len(one.rows) else None
+        hold = _run(one, row, after, found[-1] if found else None)
+        oom = before is not None and failed_between(failed, before, row)
+        found.append(replace(hold, after_oom=oom))
     return found
 
 
-def _end(recording: Recording, row: Row, after: Row | None) -> tuple[datetime, bool]:
-    """When the run ended: at its shutdown, before the next start, or at the last stamp of all that tell of engines."""
-    stops = recording.incidents.filter(
-        (pl.col("kind") == "shutdown") & (pl.col("start_id") == row["start_id"]) & pl.col("time").is_not_null()
-    )["time"]
-    if len(stops):
-        last: datetime = stops.max()  # type: ignore[assignment]
-        return last, True
+def _run(one: _Replica, row: Row, after: Row | None, previous: Hold | None) -> Hold:
+    """The hold of one start; between it and the run before the pod kept its GPUs."""
+    begin, acquired = _begin(row), row["acquire_time"] is not None
+    if previous is not None and not acquired:
+        begin, acquired = previous.end, previous.acquired
+    end, released = _end(one, row, after, one.latest if one.lane is None else max(one.earliest, _begin(row)))
+    end = max(end, begin)
+    ready, seen = _ready(
+        one.mine if row["served"] else one.own, row, begin, end if after is None else min(_begin(after), end)
+    )
+    over = _is_over(row, after)
+    cold_end = ready or (end if over else _told_cold(one.recording, row, one.lane, begin, end))
+    is_open = after is None and not released
+    return Hold(
+        row["start_id"],
+        row["source_id"],
+        row["replica"],
+        row["line"],
+        begin,
+        ready,
+        end,
+        one.gpus,
+        acquired,
+        released,
+        cold_end,
+        end_earliest=max(min(one.earliest, end), begin) if is_open else end,
+        end_latest=max(one.latest, end) if is_open else end,
+        ready_seen=seen,
+        never_told=ready is None and not over and (one.lane is None or cold_end < end),
+        lane=one.number,
+    )
+
+
+def _is_over(row: Row, after: Row | None) -> bool:
+    """Whether a run that never came up is known to have ended as a start: it failed, or another one followed it."""
+    return after is not None or (row["failed_line"] is not None and not row["served"])
+
+
+def _ready(own: pl.Series, row: Row, begin: datetime, end: datetime) -> tuple[datetime | None, bool]:
+    """When the run was ready, and whether that was seen: a line says so, or the engine's own first work shows it."""
+    if row["ready_time"] is not None:
+        return min(max(row["ready_time"], begin), end), True
+    if row["failed_line"] is not None and not row["served"]:
+        return None, True
+    worked = own.filter((own >= max(begin, row["first_time"] or begin)) & (own < end))
+    if worked.is_empty():
+        return None, True
+    first: datetime = worked.min()  # type: ignore[assignment]
+    return min(max(first, begin), end), bool(row["served"])
+
+
+def _told_cold(recording: Recording, row: Row, lane: Lane | None, begin: datetime, end: datetime) -> datetime:
+    """Until when a run that is never seen to be ready, nor to fail, is known to have been starting."""
+    if lane is not None:
+        return min(max(lane.last, begin), end)
+    phases = recording.phases.filter(pl.col("start_id") == row["start_id"])
+    last = phases.select(pl.max_horizontal(pl.col("begin").max(), pl.col("end").max())).item()
+    return min(max(last or begin, begin), end)
+
+
+def _end(one: _Replica, row: Row, after: Row | None, last: datetime) -> tuple[datetime, bool]:
+    """When the run ended: at its shutdown, before the next start, or at the last stamp of what tells of it."""
+    stop = stopped(one.recording, row)
+    if stop is not None:
+        return stop, True
     if after is not None:
-        crash = _crash(recording, row, after)
+        crash = broke_off(one.recording, one.ids, one.mine, _begin(row), _begin(after))
         if crash is not None:
             return crash, True
-        same_pod = after["acquire_time"] is None
-        return (after["first_time"] or _begin(after), True) if same_pod else (row["last_time"] or _begin(row), False)
+        if after["acquire_time"] is None:
+            return after["first_time"] or _begin(after), True
+        worked = one.mine.filter((one.mine >= _begin(row)) & (one.mine < _begin(after)))
+        seen: datetime = max([row["last_time"] or _begin(row), *worked.tail(1)])
+        return seen, False
     if row["failed_line"] is not None and row["ready_time"] is None and not row["served"]:
         return row["last_time"] or _begin(row), False
-    own = recording.sources[row["source_id"]]
-    # Without a date the stamps of two files cannot be compared.
-    beside = [source for source in recording.sources if source is own or (own.dated and source.dated)]
-    return max([*(source.last_time for source in beside if source.last_time is not None), _begin(row)]), False
+    return last, False
 
 
-def _crash(recording: Recording, row: Row, after: Row) -> datetime | None:
-    """When the run broke off: at a failure after which its log tells of no work until the next start."""
-    here, low, high = pl.col("source_id") == row["source_id"], _begin(row), _begin(after)
-    inside = here & (pl.col("time") >= low) & (pl.col("time") < high)
-    failures = recording.incidents.filter(pl.col("kind").cast(pl.String).is_in(["oom", "failed"]))
-    failed = pl.concat([recording.ooms.filter(inside)["time"], failures.filter(inside)["time"]])
-    worked = pl.concat([getattr(recording, name).filter(inside)["time"] for name in _SERVING])
-    if failed.is_empty() or (len(worked) and worked.max() > failed.max()):
-        return None
-    last: datetime = failed.max()  # type: ignore[assignment]
-    return last
+def _before_starts(one: _Replica, lane: Lane) -> list[Hold]:
+    """What a replica did before the first start in its logs: it served already when they begin, or all along."""
+    until = _begin(one.rows[0]) if one.rows else None
+    worked = one.own.filter(one.own < until) if until is not None else one.own
+    if worked.is_empty() or (until is not None and one.rows[0]["acquire_time"] is not None):
+        return []
+    first: datetime = worked.min()  # type: ignore[assignment]
+    end: datetime = until or max([lane.last, *worked.tail(1)])
+    if end <= first:
+        return []
+    served = _serving_hold(lane.streams[0].key, 1, first, end, one.gpus, one.number)
+    return [replace(served, released=until is not None, end_latest=end if until is not None else max(one.latest, end))]
 
 
-def _first_served(recording: Recording, row: Row, after: Row | None) -> datetime | None:
-    if not row["served"]:
-        return None
-    low, high = _begin(row), None if after is None else _begin(after)
-    first: list[datetime] = []
-    for name in _SERVING:
-        times = getattr(recording, name).filter((pl.col("source_id") == row["source_id"]) & (pl.col("time") >= low))[
-            "time"
-        ]
-        first += [] if times.is_empty() else [times.min()]
-    return min((time for time in first if high is None or time < high), default=None)
-
-
-def _failures(recording: Recording, row: Row) -> list[tuple[int, int, datetime | None]]:
-    """(source, line, time) of every failed allocation on a device."""
-    failed = recording.ooms.filter(pl.col("memory") == "device").select("source_id", "line", "time")
-    told = recording.incidents.filter(pl.col("kind") == "oom").select("source_id", "line", "time")
-    return list(pl.concat([failed, told]).iter_rows())
-
-
-def _failed_between(failures: list[tuple[int, int, datetime | None]], before: Row, row: Row) -> bool:
-    low, high = before["ready_time"] or _begin(before), row["first_time"] or _begin(row)
-    for source_id, line, time in failures:
-        if source_id == row["source_id"]:
-            if before["line"] <= line < row["line"]:
-                return True
-        elif time is not None and low <= time <= high:
-            return True
-    return False
-
-
-def _without_start(recording: Recording, facts: Facts) -> list[Hold]:
-    """A hold per engine that prints statistics and is never seen to start: from its first stamp to its last."""
-    stamped = [getattr(recording, name).select("source_id", "replica", "time", "line") for name in _SERVING]
-    told = pl.concat([frame.with_columns(pl.col("replica").cast(pl.String)) for frame in stamped]).drop_nulls("time")
-    streams = told.group_by("source_id", "replica").agg(
-        pl.col("time").min().alias("first"), pl.col("time").max().alias("last"), pl.col("line").min()
+def _serving_hold(key: Key, line: int, first: datetime, last: datetime, gpus: int, number: int) -> Hold:
+    """A hold of which no start is seen: from the first to the last sign of life."""
+    return Hold(
+        None,
+        *key,
+        line,
+        first,
+        first,
+        last,
+        gpus,
+        acquired=False,
+        released=False,
+        cold_end=first,
+        end_earliest=last,
+        end_latest=last,
+        is_start=False,
+        lane=number,
     )
-    logs = streams.filter(~pl.col("source_id").is_in(_scraped(recording)))
-    rows = (streams if logs.is_empty() else logs).sort("source_id", "replica").to_dicts()
-    count = gpu_count(recording, facts) or 1
+
+
+def _of_scrapes(recording: Recording, gpus: int) -> list[Hold]:
+    """A hold per engine of which scrapes alone tell: from its first stamp to its last."""
+    streams = (
+        signs(recording)
+        .group_by("source_id", "replica")
+        .agg(first=pl.col("time").min(), last=pl.col("time").max(), line=pl.col("line").min())
+        .filter(pl.col("last") > pl.col("first"))
+        .sort("source_id", "replica")
+    )
     return [
-        Hold(
-            None,
-            row["source_id"],
-            row["replica"],
-            row["line"],
-            row["first"],
-            row["first"],
-            row["last"],
-            count,
-            acquired=False,
-            released=False,
-            is_start=False,
-        )
-        for row in rows
-        if row["last"] > row["first"]
+        _serving_hold((row["source_id"], row["replica"]), row["line"], row["first"], row["last"], gpus, number)
+        for number, row in enumerate(streams.to_dicts())
     ]
-
-
-def _scraped(recording: Recording) -> list[int]:
-    kinds = recording.engine_samples.group_by("source_id").agg((pl.col("kind") == "scrape").all().alias("scraped"))
-    return kinds.filter("scraped")["source_id"].to_list()

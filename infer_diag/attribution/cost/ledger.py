@@ -12,12 +12,15 @@ from typing import Any
 import dataframely as dy
 import polars as pl
 
-from infer_diag.attribution.cost.activity import Activity, activity, sample_intervals
+from infer_diag.attribution.cost.activity import Activity, activity
 from infer_diag.attribution.cost.delivery import Delivery, delivery
 from infer_diag.attribution.cost.entries import Entry, entries
 from infer_diag.attribution.cost.frames import CostWindows
 from infer_diag.attribution.cost.holds import Hold, gpu_count, holds
+from infer_diag.attribution.cost.lanes import Lanes, lanes
 from infer_diag.attribution.cost.spread import microseconds, spread, width_us
+from infer_diag.attribution.cost.stretches import sample_intervals
+from infer_diag.attribution.cost.time_entries import MOST_UNTOLD_RATIO, untold_ratio
 from infer_diag.attribution.preemptions import Preemptions, preemptions
 from infer_diag.attribution.quantiles import median
 from infer_diag.attribution.steps import recomputed
@@ -33,7 +36,8 @@ LEAST_COVERED_RATIO = 0.8
 class Observed:
     """What travels from one deployment: its windows, its ledger, what it runs on, and what it lacks.
 
-    `kv_tokens`: tokens that the KV pool of a replica holds. `facts` are those of the logs under those given.
+    `kv_tokens`: tokens that the KV pool of a replica holds. `begin`: when the first window begins. `facts` are those of
+    the logs under those given.
     """
 
     windows: dy.DataFrame[CostWindows]
@@ -43,6 +47,7 @@ class Observed:
     kv_tokens: float | None = None
     engine: str | None = None
     notes: tuple[str, ...] = field(default=())
+    begin: datetime | None = None
 
     @property
     def group(self) -> str:
@@ -58,7 +63,8 @@ def observed(recording: Recording, facts: Facts | None = None) -> Observed:
     Frames in: all of serving and starts. Frame out: CostWindows.
     """
     known = (facts or Facts()).over(_logged_facts(recording))
-    found = holds(recording, known)
+    told = lanes(recording)
+    found = holds(recording, known, told)
     kv_tokens = recording.deployments.sort("source_id", "line")["kv_cache_tokens"].drop_nulls()
     engine = next((source.engine for source in recording.sources if source.engine != "kubernetes"), None)
     if found:
@@ -66,14 +72,14 @@ def observed(recording: Recording, facts: Facts | None = None) -> Observed:
     else:
         first = last = recording.first_time or datetime(2000, 1, 1)
     if not found or last <= first:
-        nothing = entries(recording, known, (), pl.DataFrame(), None, None, None)
+        nothing = entries(recording, known, told, (), pl.DataFrame(), None, None, None)
         return Observed(CostWindows.create_empty(), 0.0, nothing, known, None, engine)
     width = width_us((last - first).total_seconds(), _spacing_s(recording))
-    did, got = activity(recording, found, first, width), delivery(recording, first, width)
+    did, got = activity(recording, told, found, first, width), delivery(recording, first, width)
     sent_back = preemptions(recording)
-    windows = _windows(recording, found, did, got, sent_back, first, last, width)
+    windows = _windows(recording, told, found, did, got, sent_back, first, last, width)
     scaled = _billed(windows, known)
-    ledger = entries(recording, known, found, scaled, did, got, sent_back)
+    ledger = entries(recording, known, told, found, scaled, did, got, sent_back)
     return Observed(
         CostWindows.validate(scaled, cast=True),
         width / 1e6,
@@ -81,7 +87,8 @@ def observed(recording: Recording, facts: Facts | None = None) -> Observed:
         known,
         float(kv_tokens[-1]) if len(kv_tokens) else None,
         engine,
-        _notes(known, did),
+        (*_notes(known, did), *told.notes),
+        first,
     )
 
 
@@ -103,6 +110,7 @@ def _spacing_s(recording: Recording) -> float | None:
 
 def _windows(
     recording: Recording,
+    told: Lanes,
     found: tuple[Hold, ...],
     did: Activity,
     got: Delivery,
@@ -113,7 +121,7 @@ def _windows(
 ) -> pl.DataFrame:
     count = -(-(microseconds(last) - microseconds(first)) // width)
     frame = pl.DataFrame({"window": pl.int_range(count, eager=True)})
-    for part in (_held(recording, found, first, width), did.windows, got.windows):
+    for part in (_held(recording, told, found, first, width), did.windows, got.windows):
         inside = part.with_columns(pl.col("window").clip(0, count - 1)) if "window" in part.columns else part
         inside = inside.group_by("window").agg(_joined(name) for name in inside.columns if name != "window")
         frame = frame.join(inside, on="window", how="left", maintain_order="left")
@@ -130,8 +138,8 @@ def _windows(
         for name in CostWindows.column_names()
         if name.endswith(("_gpu_s", "_tokens", "_count")) and name not in _MEANS
     ]
-    told = [name for name in sums if name in frame.columns and frame[name].count()]
-    frame = frame.with_columns(pl.col(told).fill_null(0.0), begin_s=pl.col("window") * (width / 1e6))
+    known = [name for name in sums if name in frame.columns and frame[name].count()]
+    frame = frame.with_columns(pl.col(known).fill_null(0.0), begin_s=pl.col("window") * (width / 1e6))
     # Gauges and holds may disagree by a spacing at each edge; what is held bounds what can be idle.
     ready = pl.max_horizontal(pl.col("held_gpu_s") - pl.col("cold_gpu_s").fill_null(0.0), 0.0)
     frame = (
@@ -151,7 +159,7 @@ def _joined(name: str) -> pl.Expr:
     return pl.col(name).drop_nulls().first() if name in means else pl.col(name).sum()
 
 
-def _held(recording: Recording, found: tuple[Hold, ...], first: datetime, width: int) -> pl.DataFrame:
+def _held(recording: Recording, told: Lanes, found: tuple[Hold, ...], first: datetime, width: int) -> pl.DataFrame:
     rows = [
         {
             "begin": begin,
@@ -172,9 +180,19 @@ def _held(recording: Recording, found: tuple[Hold, ...], first: datetime, width:
     }
     each = spread(pl.DataFrame(rows, schema=kinds), first, width)
     gpu_s = pl.col("seconds") * pl.col("gpu_count")
-    told = each.group_by("window").agg(
+    summed = each.group_by("window").agg(
         held_gpu_s=gpu_s.sum(), cold_gpu_s=gpu_s.filter("cold").sum(), oom_cold_gpu_s=gpu_s.filter("oom").sum()
     )
+    whole = summed.join(_starts_by_window(found, first, width), on="window", how="left")
+    if untold_ratio(found) > MOST_UNTOLD_RATIO:
+        whole = whole.drop("cold_gpu_s", "oom_cold_gpu_s")
+    if any(hold.is_start for hold in found) or _log_is_whole(recording, told):
+        return whole.with_columns(pl.col("start_count", "oom_start_count").fill_null(0.0))
+    # Where no log shows the engine's life, a start may have happened unseen.
+    return whole.drop("start_count", "oom_start_count", "cold_gpu_s", "oom_cold_gpu_s", strict=False)
+
+
+def _starts_by_window(found: tuple[Hold, ...], first: datetime, width: int) -> pl.DataFrame:
     starts = [hold for hold in found if hold.is_start]
     begun = pl.DataFrame(
         {
@@ -184,24 +202,18 @@ def _held(recording: Recording, found: tuple[Hold, ...], first: datetime, width:
         },
         schema={"window": pl.Int64, "start_count": pl.Float64, "oom_start_count": pl.Float64},
     )
-    counted = begun.group_by("window").agg(pl.col("start_count", "oom_start_count").sum())
-    whole = told.join(counted, on="window", how="left")
-    if starts or _log_is_whole(recording):
-        return whole.with_columns(pl.col("start_count", "oom_start_count").fill_null(0.0))
-    # Where no log shows the engine's life, a start may have happened unseen.
-    return whole.drop("start_count", "oom_start_count", "cold_gpu_s", "oom_cold_gpu_s")
+    return begun.group_by("window").agg(pl.col("start_count", "oom_start_count").sum())
 
 
 def _parts(hold: Hold) -> list[tuple[datetime, datetime, bool]]:
-    if hold.ready is None:
-        return [(hold.begin, hold.end, True)]
-    return [(hold.begin, hold.ready, True), (hold.ready, hold.end, False)]
+    return [(hold.begin, hold.cold_end, True), (hold.cold_end, hold.end, False)]
 
 
-def _log_is_whole(recording: Recording) -> bool:
+def _log_is_whole(recording: Recording, told: Lanes) -> bool:
     """Whether an engine's own log covers the time without a hole, so that a start in it would show."""
     logs = recording.engine_samples.filter(pl.col("kind") != "scrape")["source_id"].unique()
-    return bool(len(logs)) and not any(recording.sources[source_id].cut for source_id in logs)
+    cut = any(recording.sources[source_id].cut for source_id in logs)
+    return bool(len(logs)) and not cut and not any(lane.gaps for lane in told.found)
 
 
 def _with_totals(frame: pl.DataFrame, got: Delivery) -> pl.DataFrame:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataframely as dy
 import polars as pl
 
-from infer_diag.attribution.cost.activity import sample_intervals
 from infer_diag.attribution.cost.jackknife import effective_count
+from infer_diag.attribution.cost.stretches import sample_intervals
 from infer_diag.attribution.preemptions import preemptions
 from infer_diag.attribution.quantiles import quantile
 from infer_diag.attribution.steps import recomputed

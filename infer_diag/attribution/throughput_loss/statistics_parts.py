@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from infer_diag.attribution.cost.activity import BINDS_AT, sample_intervals
+from infer_diag.attribution.cost.activity import BINDS_AT
 from infer_diag.attribution.cost.jackknife import REFUSED_BELOW, block_jackknife, effective_count
+from infer_diag.attribution.cost.stretches import sample_intervals
 from infer_diag.attribution.streams import counted_once
 from infer_diag.attribution.throughput_loss.rows import Row, refused, told
 from infer_diag.errors import DiagError

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import polars as pl
 
-from infer_diag.attribution.cost.activity import BINDS_AT, sample_intervals
+from infer_diag.attribution.cost.activity import BINDS_AT
+from infer_diag.attribution.cost.stretches import sample_intervals
 from infer_diag.attribution.intervals import MICROSECONDS, clock_tick
 from infer_diag.attribution.steps import host_time
 from infer_diag.attribution.streams import counted_once
