@@ -78,7 +78,7 @@ def _named(spans: pl.DataFrame) -> pl.DataFrame:
     ids = {"trace": "traceId", "span": "spanId", "parent": "parentSpanId"}
     out = spans.select(
         "line",
-        *(pl.col(source).replace("", None).alias(name) for name, source in ids.items()),
+        *(_hexadecimal(pl.col(source).replace("", None)).alias(name) for name, source in ids.items()),
         "name",
         pl.coalesce("service_around", "service").alias("service"),
         pl.col("startTimeUnixNano").cast(pl.Int64, strict=False).alias("begin_ns"),
@@ -95,3 +95,10 @@ def _wide(rows: pl.DataFrame, key: str) -> pl.DataFrame:
     mine = pairs(rows, key).filter(pl.col("name").is_in(list(wanted)))
     columns = [pl.col("text").filter(pl.col("name") == name).first().alias(column) for name, column in wanted.items()]
     return mine.group_by(key, maintain_order=True).agg(columns)
+
+
+def _hexadecimal(identifier: pl.Expr) -> pl.Expr:
+    """The id of a trace or a span as the collector's files write it; Tempo writes its 16 or 8 bytes in base64."""
+    is_base64 = identifier.str.contains("^(?:[A-Za-z0-9+/]{11}=|[A-Za-z0-9+/]{22}==)$")
+    digits = identifier.str.decode("base64", strict=False).bin.encode("hex")
+    return pl.when(is_base64).then(digits).otherwise(identifier)
