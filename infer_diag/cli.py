@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from infer_diag import __version__, samples
+from infer_diag import __version__, cli_export, samples
 from infer_diag.cli_answers import diagnosed, told, write_report
 from infer_diag.errors import DiagError, UnknownNameError
 from infer_diag.observability import commands
@@ -279,7 +279,8 @@ def watch(
         raise SystemExit(EXIT_UNREADABLE)
 
 
-commands.register(app)
+for verbs in (commands, cli_export):
+    verbs.register(app)
 
 
 def main() -> None:
@@ -287,10 +288,8 @@ def main() -> None:
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         app()
-    except DiagError as error:
-        _fail(str(error))
-    except OSError as error:
-        _fail(f"{error.filename or 'file'}: {error.strerror or error}")
+    except (DiagError, OSError) as error:
+        _fail(str(error) if isinstance(error, DiagError) else f"{error.filename or 'file'}: {error.strerror or error}")
 
 
 def _fail(message: str) -> NoReturn:
