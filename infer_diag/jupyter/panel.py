@@ -40,7 +40,8 @@ class Panel:
         lines = [line for part in parts for line in part.splitlines() if line]
         if len(lines) > MAX_LINES and not self.whole:
             lines = [*lines[: MAX_LINES - 1], f"… and {len(lines) - MAX_LINES + 1} more"]
-        return pl.select(shown(pl.lit("\n".join(lines)), MAX_CHARACTERS * len(lines))).item().split("\n")
+        text = pl.select(shown(pl.lit("\n".join(lines)), MAX_CHARACTERS * len(lines))).item()
+        return str(text).split("\n")
 
     @property
     def text(self) -> str:

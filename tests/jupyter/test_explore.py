@@ -21,6 +21,7 @@ from infer_diag.jupyter.explore import explore, explorer_panel, heap_model
 from infer_diag.jupyter.explore.facts import Fact, evidence_html, fact
 from infer_diag.jupyter.explore.heap_model import HeapModel
 from infer_diag.jupyter.explore.model import ExploreModel
+from infer_diag.jupyter.explore.pages import MemoryPage
 from infer_diag.jupyter.explore.scene import nice_ticks, second_ticks
 from infer_diag.jupyter.explore.serving_model import ServingModel
 from infer_diag.jupyter.explore.start_model import StartModel
@@ -269,10 +270,9 @@ def test_an_interaction_reads_nothing_again(monkeypatch: pytest.MonkeyPatch) -> 
     for page in explorer.model.pages:
         explorer._names.value = page
     before = {name: counted.calls for name, counted in passes.items()}
-    memory = explorer._memory
+    (memory,) = [page for page in explorer._following if isinstance(page, MemoryPage)]
     for end in (20.0, 30.0, 40.0):
-        explorer.model.window = (5.0, end)
-        explorer._follow()
+        explorer._choose([5.0, end])
         explorer.model.serving.facts(explorer.model.window)
         memory._zoomed([0, 300])
         memory._celled(17)
@@ -289,7 +289,7 @@ def test_a_window_touches_only_its_own_rows() -> None:
 def test_every_page_opens_and_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = combine([load(SAMPLE), churn()])
     explorer = explore(diagnose(recording))
-    assert explorer.model.pages == ["overview", "cold start", "batching", "memory"]
+    assert explorer.model.pages == ["overview", "cold start", "batching", "memory", "cost"]
     for page in explorer.model.pages:
         explorer._names.value = page
         assert "cannot be shown" not in str(explorer._body.children)
@@ -391,7 +391,7 @@ def test_state_that_a_notebook_would_save_is_small() -> None:
         explorer._names.value = page
     states = [json.dumps(each.get_state(), default=str) for key, each in _instances.items() if key not in before]
     assert "plotly" not in "".join(states)
-    assert sum(map(len, states)) < 200_000
+    assert sum(map(len, states)) < 300_000
     assert explorer_panel(explorer, "x").widget is explorer.view
 
 

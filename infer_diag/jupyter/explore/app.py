@@ -9,6 +9,7 @@ import ipywidgets as widgets  # type: ignore[import-untyped]
 
 from infer_diag.jupyter.explore.facts import Fact
 from infer_diag.jupyter.explore.model import ExploreModel
+from infer_diag.jupyter.explore.more_pages import CostPage, DevicePage, KvPage
 from infer_diag.jupyter.explore.pages import FULL, GROWS, WRAPPED, MemoryPage, OverviewPage, ServingPage, StartPage
 from infer_diag.redact import plain
 
@@ -22,7 +23,7 @@ class Explorer:
 
     def __init__(self, model: ExploreModel) -> None:
         self.model = model
-        self._memory: MemoryPage | None = None
+        self._following: list[ServingPage | MemoryPage | CostPage | DevicePage | KvPage] = []
         self._evidence = widgets.HTML(layout=GROWS)
         self._evidence.add_class("infer-diag-evidence")
         self._tell(Fact(_HINT), lines=False)
@@ -55,22 +56,37 @@ class Explorer:
         makers: dict[str, Callable[[], Any]] = {
             "overview": lambda: OverviewPage(self.model, self._tell).view,
             "cold start": lambda: StartPage(self.model, self._tell).view,
-            "batching": lambda: ServingPage(self.model, self._tell, self._follow).view,
+            "batching": lambda: self._followed(ServingPage(self.model, self._tell, self._choose)),
             "memory": self._made_memory,
+            "cost": lambda: self._followed(CostPage(self.model, self._tell, self._choose)),
         }
         return makers[name]()
 
-    def _made_memory(self) -> widgets.Widget:
-        heaps, refusal = self.model.heaps_or_refusal()
-        if not heaps:
-            return widgets.Label(refusal or "the recording tells of no heap")
-        self._memory = MemoryPage(self.model, self._tell)
-        self._memory.follow()
-        return self._memory.view
+    def _followed(self, page: ServingPage | MemoryPage | CostPage | DevicePage | KvPage) -> widgets.Widget:
+        """The view of a page that shows every window from now on, whichever page it was chosen on."""
+        self._following.append(page)
+        return page.view
 
-    def _follow(self) -> None:
-        if self._memory is not None:
-            self._memory.follow()
+    def _made_memory(self) -> widgets.Widget:
+        parts = []
+        if not self.model.devices.is_empty:
+            parts.append(self._followed(DevicePage(self.model, self._tell, self._choose)))
+        if not self.model.kv_pool.is_empty:
+            parts.append(self._followed(KvPage(self.model, self._tell)))
+        if self.model.has_heap:
+            heaps, refusal = self.model.heaps_or_refusal()
+            if heaps:
+                page = MemoryPage(self.model, self._tell)
+                page.follow()
+                parts.append(self._followed(page))
+            else:
+                parts.append(widgets.Label(refusal or "the recording tells of no heap"))
+        return parts[0] if len(parts) == 1 else widgets.VBox(parts, layout=FULL)
+
+    def _choose(self, brush: Any) -> None:
+        if self.model.choose(brush):
+            for page in self._following:
+                page.follow()
 
     def _tell(self, chosen: Fact, *, lines: bool = True) -> None:
         self._evidence.value = self.model.evidence(chosen) if lines else f"<i>{chosen.text}</i>"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from infer_diag.attribution.heap.trace import heap_traces
 from infer_diag.diagnose import Diagnosis
 from infer_diag.diagnose.summary import overview
 from infer_diag.errors import DiagError
+from infer_diag.jupyter.explore.cost_model import CostModel
+from infer_diag.jupyter.explore.device_model import DeviceModel, KvModel
 from infer_diag.jupyter.explore.facts import Fact, evidence_html
 from infer_diag.jupyter.explore.heap_model import HeapModel
 from infer_diag.jupyter.explore.serving_model import ServingModel
@@ -27,14 +30,23 @@ class ExploreModel:
         self.recording = diagnosis.recording
         self.starts = StartModel(diagnosis)
         self.serving = ServingModel(self.recording)
+        self.cost = CostModel(diagnosis, self.serving.origin)
+        self.devices = DeviceModel(self.recording, self.serving)
+        self.kv_pool = KvModel(self.recording, self.serving)
         self.window: Window = None
 
     @property
     def pages(self) -> list[str]:
         """The pages that have something to show."""
-        has_heap = not (self.recording.allocator_events.is_empty() and self.recording.blocks.is_empty())
-        told = {"cold start": bool(self.starts.starts), "batching": not self.serving.is_empty, "memory": has_heap}
+        has_memory = self.has_heap or not (self.devices.is_empty and self.kv_pool.is_empty)
+        told = {"cold start": bool(self.starts.starts), "batching": not self.serving.is_empty, "memory": has_memory}
+        told["cost"] = told["cold start"] or told["batching"]
         return ["overview", *(name for name, has in told.items() if has)]
+
+    @property
+    def has_heap(self) -> bool:
+        """Whether an allocator's events or blocks are recorded."""
+        return not (self.recording.allocator_events.is_empty() and self.recording.blocks.is_empty())
 
     @cached_property
     def heaps(self) -> list[HeapModel]:
@@ -68,6 +80,19 @@ class ExploreModel:
             )
             for each in self.diagnosis.findings
         ]
+
+    def choose(self, brush: Any) -> bool:
+        """Takes the ends of a window, or null for all of it, as the window; says whether that changed it."""
+        low, high = self.span
+        window = None if brush is None else (min(max(float(brush[0]), low), high), min(max(float(brush[1]), low), high))
+        changed, self.window = window != self.window, window
+        return changed
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """What a window may cover: the serving timeline, and the samples of devices around it."""
+        ends = [part.span for part in (self.serving, self.devices) if not part.is_empty]
+        return (min(low for low, _ in ends), max(high for _, high in ends)) if ends else self.serving.span
 
     def window_words(self) -> str:
         """The window in words."""

@@ -17,7 +17,7 @@ Tell = Callable[[Fact], None]
 FULL = {"width": "100%", "min_width": "0"}
 WRAPPED = {"display": "flex", "flex_flow": "row wrap", "width": "100%", "align_items": "flex-start"}
 GROWS = {"width": "auto", "min_width": "0"}
-_HALF = {"flex": "1 1 330px", "min_width": "0", "width": "auto"}
+HALF = {"flex": "1 1 330px", "min_width": "0", "width": "auto"}
 
 
 class FactList:
@@ -88,13 +88,13 @@ class StartPage:
 
 
 class ServingPage:
-    """The serving timeline and what the window in it says; `moved` is called when the window changes."""
+    """The serving timeline and what the window in it says; `choose` is called with a window that the reader takes."""
 
-    def __init__(self, model: ExploreModel, tell: Tell, moved: Callable[[], None]) -> None:
-        self._model, self._moved = model, moved
+    def __init__(self, model: ExploreModel, tell: Tell, choose: Callable[[Any], None]) -> None:
+        self._model, self._choose = model, choose
         serving = model.serving
-        low, high = serving.span
-        self._plot = Plot(brush=self._brushed)
+        low, high = model.span
+        self._plot = Plot(brush=choose)
         self._plot.show(serving.timeline)
         self._range = widgets.FloatRangeSlider(
             value=(low, high), min=low, max=high, step=max((high - low) / 1000, 1e-6), description="window",
@@ -103,37 +103,33 @@ class ServingPage:
         self._range.observe(self._slid, "value")
         self._words = widgets.Label()
         every = widgets.Button(description="all", tooltip="the whole recording", layout={"width": "60px"})
-        every.on_click(lambda _: self._brushed(None))
+        every.on_click(lambda _: choose(None))
         self._measure = widgets.Dropdown(
             options=[(name, column) for column, name in serving.measures.items()], description="latency"
         )
         self._measure.observe(lambda _: self._show_latency(), "value")
-        self._facts = FactList("what this window says; choose a number for its lines", tell, layout=_HALF)
-        self._slowest = FactList("the slowest requests of this window", tell, layout=_HALF)
+        self._facts = FactList("what this window says; choose a number for its lines", tell, layout=HALF)
+        self._slowest = FactList("the slowest requests of this window", tell, layout=HALF)
         self._histogram = Plot()
-        latency = [widgets.VBox([self._measure, self._histogram], layout=_HALF), self._slowest.view]
+        latency = [widgets.VBox([self._measure, self._histogram], layout=HALF), self._slowest.view]
         bar = widgets.HBox([self._range, every, self._words], layout=WRAPPED)
         below = widgets.HBox([self._facts.view, *(latency if serving.measures else [])], layout=WRAPPED)
         self.view = widgets.VBox([self._plot, bar, below], layout=FULL)
-        self._show()
+        self.follow()
 
-    def _brushed(self, brush: Any) -> None:
-        low, high = self._model.serving.span
-        window = None if brush is None else (min(max(float(brush[0]), low), high), min(max(float(brush[1]), low), high))
-        if window == self._model.window:
-            return
-        self._model.window = window
+    def follow(self) -> None:
+        """Shows the window that is chosen now."""
+        window = self._model.window
         self._plot.mark(brush=None if window is None else list(window))
         with self._range.hold_trait_notifications():
-            self._range.value = window or (low, high)
+            self._range.value = window or self._model.span
         self._show()
-        self._moved()
 
     def _slid(self, change: Any) -> None:
-        whole, now = self._model.serving.span, self._model.window
+        whole, now = self._model.span, self._model.window
         value = tuple(change["new"])
         if any(abs(one - other) > self._range.step for one, other in zip(value, now or whole, strict=True)):
-            self._brushed(None if value == whole else value)
+            self._choose(None if value == whole else value)
 
     def _show(self) -> None:
         self._words.value = self._model.window_words()
@@ -164,8 +160,8 @@ class MemoryPage:
         self._moment.observe(lambda _: self._show(), "value")
         self._words = widgets.Label()
         buttons = [self._button(*each) for each in _BUTTONS]
-        self._facts = FactList("what the heap holds at this moment", tell, 5, _HALF)
-        self._blocks = FactList("blocks of the chosen cell", tell, 5, _HALF)
+        self._facts = FactList("what the heap holds at this moment", tell, 5, HALF)
+        self._blocks = FactList("blocks of the chosen cell", tell, 5, HALF)
         bar = widgets.HBox([self._moment, self._words], layout=WRAPPED)
         zooms = widgets.HBox(buttons, layout=WRAPPED)
         below = widgets.HBox([self._facts.view, self._blocks.view], layout=WRAPPED)

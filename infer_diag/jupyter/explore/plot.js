@@ -189,7 +189,8 @@ class Plot {
     this.over.replaceChildren();
     const scene = this.scene, tall = this.bottom - 4;
     if (scene.brush) {
-      const from = this.x(scene.brush[0]), width = Math.max(this.x(scene.brush[1]) - from, 1);
+      const end = LEFT + this.width, [from, to] = scene.brush.map((value) => clamp(this.x(value), LEFT, end));
+      const width = Math.max(to - from, 1);
       make("rect", { x: from, y: 4, width, height: tall, class: "infer-diag-brush" }, this.over);
     }
     if (scene.cursor !== null && scene.cursor !== undefined) {

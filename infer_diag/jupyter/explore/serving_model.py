@@ -115,6 +115,13 @@ class ServingModel:
 
     def facts(self, window: Window) -> list[Fact]:
         """Requests, latencies, rates, queue, KV use and preemptions of a window, each with its lines."""
+        return self._all_facts if window is None else self._facts(window)
+
+    @cached_property
+    def _all_facts(self) -> list[Fact]:
+        return self._facts(None)
+
+    def _facts(self, window: Window) -> list[Fact]:
         rows, samples = within(self._requests, window), within(self._samples, window)
         return [*self._request_facts(rows), *self._sample_facts(samples), *self._preemptions(window)]
 
