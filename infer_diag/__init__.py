@@ -4,6 +4,7 @@
     recording = diag.load("server.log")
     diagnosis = diag.diagnose(recording)
     diag.report(diagnosis, "report.html")
+    diag.export.otlp(diagnosis, "http://collector:4318")
 
 In a notebook: `%load_ext infer_diag`, then `%diag help`. On the command line: `infer-diag --help`.
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from infer_diag import samples
+    from infer_diag import export, samples
     from infer_diag.diagnose import Diagnosis, diagnose
     from infer_diag.errors import DiagError
     from infer_diag.fleet import Facts, Fleet
@@ -36,6 +37,7 @@ __all__ = [
     "Recording",
     "__version__",
     "diagnose",
+    "export",
     "load",
     "load_fleet",
     "load_ipython_extension",
@@ -74,8 +76,8 @@ class _Package(ModuleType):
     """
 
     def __getattr__(self, name: str) -> object:
-        if name == "samples":
-            return import_module("infer_diag.samples")
+        if name in ("export", "samples"):
+            return import_module(f"infer_diag.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_HOMES[name]), name)

@@ -51,7 +51,9 @@ def export(
     from infer_diag.cli_answers import diagnosed
     from infer_diag.diagnose import Diagnosis
     from infer_diag.export import otlp, remote_write
+    from infer_diag.export.labels import checked
 
+    checked(labels)  # before the logs are read, which may take long
     diagnosis = diagnosed(paths, quiet, format=format, year=year, tz=tz, strict=strict)
     if not isinstance(diagnosis, Diagnosis):
         raise DiagError(f"{paths[0]} is a fleet", hint="export each of its deployments")

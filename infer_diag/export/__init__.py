@@ -14,6 +14,7 @@ import msgspec
 
 from infer_diag.diagnose import Diagnosis
 from infer_diag.errors import DiagError
+from infer_diag.export.exports import Exports
 from infer_diag.export.labels import Labels, checked
 from infer_diag.export.measures import MEASURES, Series, series_of
 from infer_diag.export.placing import Placing, placed
@@ -63,23 +64,28 @@ def otlp(
         SourceError: the collector cannot be reached or refuses.
     """
     chosen, placing = _prepared(diagnosis, labels, origin)
-    try:
-        from infer_diag.export import otlp_wire as wire
-    except ImportError as error:
-        raise _without_extra(error) from error
     found, series = spans_of(diagnosis, placing), series_of(diagnosis, placing)
     resource = _resource(diagnosis.recording, placing)
-    exports = wire.Exports(found.intervals, series, chosen, resource, _seed(diagnosis.recording, chosen, origin))
-    target = str(to)
-    if target.partition("://")[0] in ("http", "https"):
-        wire.to_endpoint(exports, target)
-        target = target.rpartition("@")[2]
-    elif "://" in target:
-        raise DiagError(f"{target[:60]!r} is neither a file nor http://", hint="http://collector:4318, or a path")
-    else:
-        wire.to_file(exports, Path(to))
+    exports = Exports(found.intervals, series, chosen, resource, _seed(diagnosis.recording, chosen, origin))
+    target = _handed_on(exports, str(to))
     notes = (*found.left_out, *chosen.notes, *_place_notes(placing))
     return Exported(target, len(found.intervals), len(series), sum(len(one.points) for one in series), notes)
+
+
+def _handed_on(exports: Exports, to: str) -> str:
+    """Sends or writes, and returns where to without what is secret in it."""
+    try:
+        from infer_diag.export.otlp_wire import to_endpoint, to_file
+    except ImportError as error:
+        raise _without_extra(error) from error
+    scheme, is_url, _ = to.partition("://")
+    if scheme in ("http", "https") and is_url:
+        to_endpoint(exports, to)
+        return to.rpartition("@")[2]
+    if is_url:
+        raise DiagError(f"{to[:60]!r} is neither a file nor http://", hint="http://collector:4318, or a path")
+    to_file(exports, Path(to))
+    return to
 
 
 def remote_write(

@@ -10,7 +10,6 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,8 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from infer_diag import __version__
 from infer_diag.errors import DiagError, SourceError
-from infer_diag.export.labels import Labels
-from infer_diag.export.measures import MEASURES, Series
-from infer_diag.export.spans import Interval
+from infer_diag.export.exports import Exports
+from infer_diag.export.measures import MEASURES
 from infer_diag.redact import redact
 
 _TIMEOUT_S = 10.0
@@ -49,17 +47,6 @@ _SPANS_AT_ONCE = 2000
 _POINTS_AT_ONCE = 20_000
 _IDS = ("traceId", "spanId", "parentSpanId")
 _SCOPE = InstrumentationScope("infer_diag", __version__)
-
-
-@dataclass(frozen=True)
-class Exports:
-    """What one export carries; `seed` is the content that the ids of its trace and spans are made from."""
-
-    intervals: Sequence[Interval]
-    series: Sequence[Series]
-    labels: Labels
-    resource: dict[str, str]
-    seed: str
 
 
 def to_endpoint(exports: Exports, endpoint: str) -> None:

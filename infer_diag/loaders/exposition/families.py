@@ -153,6 +153,18 @@ DCGM = Exporter(
     ),
 )
 
+GEN_AI = Exporter(
+    # OpenTelemetry's conventions for servers of generative models, and what becomes of the names in Prometheus. What
+    # clients measure holds the network too and is left out.
+    "opentelemetry",
+    ("gen_ai.server.", "gen_ai_server_"),
+    (
+        _histogram("e2e_s", "request.duration", "request_duration_seconds", "request_duration"),
+        _histogram("ttft_s", "time_to_first_token", "time_to_first_token_seconds"),
+        _histogram("tpot_s", "time_per_output_token", "time_per_output_token_seconds"),
+    ),
+)
+
 KUBELET = Exporter(
     "kubelet",
     ("kubelet_",),
@@ -167,7 +179,7 @@ KUBELET = Exporter(
     ),
 )
 
-EXPORTERS = (VLLM, SGLANG, TGI, LLAMA_CPP, LMDEPLOY, TENSORRT_LLM, TRITON, DCGM, KUBELET)
+EXPORTERS = (VLLM, SGLANG, TGI, LLAMA_CPP, LMDEPLOY, TENSORRT_LLM, TRITON, DCGM, GEN_AI, KUBELET)
 HISTOGRAM_PARTS = ("_sum", "_count", "_bucket")
 
 
