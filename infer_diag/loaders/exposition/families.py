@@ -154,14 +154,14 @@ DCGM = Exporter(
 )
 
 GEN_AI = Exporter(
-    # OpenTelemetry's conventions for servers of generative models, and what becomes of the names in Prometheus. What
+    # OpenTelemetry's conventions for servers of generative models, by the names that Prometheus has for them. What
     # clients measure holds the network too and is left out.
     "opentelemetry",
-    ("gen_ai.server.", "gen_ai_server_"),
+    ("gen_ai_server_",),
     (
-        _histogram("e2e_s", "request.duration", "request_duration_seconds", "request_duration"),
-        _histogram("ttft_s", "time_to_first_token", "time_to_first_token_seconds"),
-        _histogram("tpot_s", "time_per_output_token", "time_per_output_token_seconds"),
+        _histogram("e2e_s", "request_duration_seconds"),
+        _histogram("ttft_s", "time_to_first_token_seconds"),
+        _histogram("tpot_s", "time_per_output_token_seconds"),
     ),
 )
 

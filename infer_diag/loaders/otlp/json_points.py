@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from infer_diag.loaders.otlp.points import DELTA, POINTS, RESOURCE_LABELS, WANTED
+from infer_diag.loaders.otlp.points import DELTA, POINT_LABELS, POINTS, RESOURCE_LABELS, WANTED
 from infer_diag.loaders.otlp.shapes import ATTRIBUTES, RESOURCE, exports, pairs
 
 NEEDLE = '"resourceMetrics"'
@@ -50,6 +50,7 @@ def decoded(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     scopes = resources.select("line", "resource", one.field("scopeMetrics").alias("scope")).explode("scope")
     metrics = scopes.select("line", "resource", pl.col("scope").struct.field("metrics").alias("m")).explode("m")
     wanted = metrics.drop_nulls("m").unnest("m").filter(pl.col("name").is_in(list(WANTED)))
+    wanted = wanted.with_columns(pl.col("name").replace(WANTED))
     around = resources.select("resource", one.field("resource").struct.field("attributes"))
     found = [_numbers(wanted, "gauge"), _numbers(wanted, "sum"), *_histograms(wanted)]
     points = pl.concat([pl.DataFrame(schema=POINTS | {"resource": pl.UInt32, "attributes": ATTRIBUTES}), *found])
@@ -110,7 +111,7 @@ def _float(text: pl.Expr) -> pl.Expr:
 def _labelled(points: pl.DataFrame, resources: pl.DataFrame) -> pl.DataFrame:
     """The points with their attributes, and those of their resource that tell places apart, as JSON pairs."""
     rows = points.drop("labels").with_row_index("row")
-    own = pairs(rows, "row")
+    own = pairs(rows, "row").with_columns(pl.col("name").replace(POINT_LABELS))
     around = pairs(resources, "resource").filter(pl.col("name").is_in(list(RESOURCE_LABELS)))
     around = around.with_columns(pl.col("name").replace(RESOURCE_LABELS))
     given = rows.select("row", "resource").join(around, on="resource").select("row", "name", "text")

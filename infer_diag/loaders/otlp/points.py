@@ -27,10 +27,14 @@ POINTS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One number of one series; `name` has `_sum`, `_count` or `_bucket` behind a histogram's, `labels` are JSON pairs."""
 
-WANTED = frozenset(MEANINGS) | {
+_PROMETHEUS = frozenset(MEANINGS) | {
     name.removesuffix(part) for name in MEANINGS for part in HISTOGRAM_PARTS if name.endswith(part)
 }
-"""Names of metrics that fill a frame."""
+_CONVENTIONS = ("request.duration", "time_to_first_token", "time_per_output_token")
+WANTED: dict[str, str] = {name: name for name in sorted(_PROMETHEUS)} | {
+    f"gen_ai.server.{name}": f"gen_ai_server_{name.replace('.', '_')}_seconds" for name in _CONVENTIONS
+}
+"""Names of metrics that fill a frame, and the names that scrapes have for them."""
 
 DELTA = ("1", "AGGREGATION_TEMPORALITY_DELTA")
 RESOURCE_LABELS = {
@@ -40,6 +44,8 @@ RESOURCE_LABELS = {
     "host.name": "Hostname",
 }
 """Attributes of a resource and the labels that Prometheus has for them."""
+POINT_LABELS = {"gen_ai.request.model": "model_name"}
+"""The same of attributes of a point."""
 
 
 def sampled(points: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

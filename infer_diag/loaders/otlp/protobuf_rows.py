@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from infer_diag.loaders.otlp.points import POINTS, RESOURCE_LABELS, WANTED
+from infer_diag.loaders.otlp.points import POINT_LABELS, POINTS, RESOURCE_LABELS, WANTED
 from infer_diag.loaders.request_traces.spans import ATTRIBUTES, SPAN
 
 _ERROR = 2
@@ -86,7 +86,8 @@ def _of_metric(metric: Any, kind: str, around: dict[str, str]) -> Iterator[dict[
     data = getattr(metric, kind)
     is_delta = kind != "gauge" and data.aggregation_temporality == _DELTA
     for point in data.data_points:
-        labels = json.dumps(sorted({**around, **texts(point.attributes)}.items()))
+        own = {POINT_LABELS.get(name, name): value for name, value in texts(point.attributes).items()}
+        labels = json.dumps(sorted({**around, **own}.items()))
         shared = {
             "line": 0,
             "labels": labels,
@@ -95,7 +96,7 @@ def _of_metric(metric: Any, kind: str, around: dict[str, str]) -> Iterator[dict[
             "is_delta": is_delta,
         }
         for suffix, le, value in _values(point, kind):
-            yield {**shared, "name": metric.name + suffix, "le": le, "value": value}
+            yield {**shared, "name": WANTED[metric.name] + suffix, "le": le, "value": value}
 
 
 def _values(point: Any, kind: str) -> Iterator[tuple[str, str | None, float]]:
