@@ -1,4 +1,4 @@
-"""The verbs `rules` and `collector-config` of the command line."""
+"""The verbs `rules`, `collector-config` and `bpftrace` of the command line."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def register(app: typer.Typer) -> None:
         epilog="\b\nExamples:\n  infer-diag collector-config --engine vllm-0:8000 --out otelcol.yaml\n"
         "  infer-diag collector-config --check otelcol.yaml",
     )(collector_config)
+    app.command(
+        "bpftrace",
+        epilog="\b\nExamples:\n  infer-diag bpftrace\n"
+        "  infer-diag bpftrace cuda_allocations > a.bt && bpftrace -p 4242 a.bt > allocations.log",
+    )(bpftrace)
 
 
 def rules(
@@ -72,6 +77,23 @@ def collector_config(
     if logs:
         changes["are_pod_logs"] = any("/pods/" in name or "/containers/" in name for name in logs)
     _put(collector_yaml(with_old_names=old_names, **changes), out)
+
+
+def bpftrace(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A script; without one they are listed.")] = None,
+    library: Annotated[str, typer.Option(metavar="FILE", help="The CUDA driver to watch.")] = "libcuda",
+    seconds: Annotated[int, typer.Option(help="End after this time.")] = 60,
+    out: Out = None,
+) -> None:
+    """Write a bpftrace script that watches the CUDA driver, the disk or the network."""
+    from infer_diag.observability.ebpf import script, scripts
+
+    if name is not None:
+        _put(script(name, library=library, seconds=seconds), out)
+        return
+    width = max(scripts()["name"].str.len_chars())
+    for row in scripts().iter_rows(named=True):
+        typer.echo(f"{row['name']:{width}}  {row['about']}")
 
 
 def _checked(path: Path) -> None:
