@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from infer_diag.attribution.cost import CAUSES
+from infer_diag.attribution.cost.demand import Demand
 from infer_diag.attribution.cost.mechanisms import Mechanisms, aligned, played
 from infer_diag.attribution.cost.profile import (
-    Demand,
     Mask,
     NoCost,
     Profile,

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from infer_diag.attribution.cost.demand import Demand, Load, cap, demanded, quantiles
 from infer_diag.attribution.cost.ledger import Observed
-from infer_diag.attribution.cost.mechanisms import POINTS, Mechanisms
-from infer_diag.attribution.cost.step_time import LinearSteps, Sampled, StepCurve, terms
+from infer_diag.attribution.cost.mechanisms import Mechanisms
+from infer_diag.attribution.cost.step_time import Sampled, StepCurve, terms
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-Demand = Literal["low", "point", "high"]
-
-BOUND_RATIO = 0.01
-"""Share of the decode tokens that memory has to bind before a cap is read off the batches run then."""
-
-ALWAYS_RATIO = 0.9
-"""Share of a window's busy time in which memory binds, from which it binds throughout."""
-SERVED_RATIO = 1.02
-"""Arriving output tokens over those computed, up to which no backlog builds up."""
 
 
 class NoCost(Exception):
@@ -212,55 +203,20 @@ def _batch_values(
         unknown.add("batching")
         return {}
     context = float(np.average(_context(told, keep)[good], weights=decode[good]))
-    wanted = _demanded(told, batch, curve, context, demand)
+    busy = _busy(told)
+    load = Load(
+        batch,
+        decode,
+        *(_or_zero(told, name) for name in ("prefill_tokens", "bound_ratio", "waiting_count")),
+        told.columns["offered_tokens"],
+        None if busy is None else busy / told.gpu_count,
+    )
+    wanted = demanded(load, curve, context, demand)
     return {
-        "wanted": _quantiles(wanted[good], decode[good]),
-        "cap_count": _cap(told, batch, decode, good, context),
+        "wanted": quantiles(wanted[good], decode[good]),
+        "cap_count": cap(load, good, context, told.seen.kv_tokens, demand),
         "context_tokens": context,
     }
-
-
-def _demanded(told: Profile, batch: Floats, curve: StepCurve, context: float, demand: Demand) -> Floats:
-    """The batch that traffic and settings asked for: as run, and more where memory bound and requests waited.
-
-    Where memory binds, the demand lies between what ran and what ran or waited, since what waits may be backlog. The
-    point is what the arrivals need where they are told. A queue that stays while memory binds all the time and no more
-    arrives than is served limits itself, so what waits is demand; else the geometric middle is taken.
-    """
-    bound = _or_zero(told, "bound_ratio")
-    most = batch + bound * _or_zero(told, "waiting_count")
-    if demand == "low":
-        return batch
-    if demand == "high":
-        return most
-    limited: Floats = batch * (most / np.maximum(batch, 1e-9)) ** ((1 + bound) / 2)
-    offered, busy, decode = told.columns["offered_tokens"], _busy(told), told.columns["decode_tokens"]
-    if offered is None or busy is None or decode is None or not isinstance(curve, LinearSteps):
-        return limited
-    busy_s = np.maximum(busy / told.gpu_count, 1e-9)
-    per_token = float(_or_zero(told, "prefill_tokens").sum() / decode.sum()) * curve.prefill_token_s
-    needed = np.clip(curve.batch_for(offered / busy_s, context, per_token), batch, most)
-    stays = (bound >= ALWAYS_RATIO) & (offered <= SERVED_RATIO * decode)
-    return np.where(bound > 0, np.where(stays, limited, needed), batch)
-
-
-def _cap(told: Profile, batch: Floats, decode: Floats, good: Mask, context: float) -> float:
-    """The batch that memory allows: as run where it binds, else what the pool holds, else none is known to bind."""
-    weight = decode * _or_zero(told, "bound_ratio") * good
-    if weight.sum() >= BOUND_RATIO * decode[good].sum() and weight.sum() > 0:
-        used = weight > 0
-        return float(weight[used].sum() / (weight[used] / batch[used]).sum())
-    pool = told.seen.kv_tokens
-    return max(pool / context, float(batch[good].max())) if pool and context > 0 else math.inf
-
-
-def _quantiles(values: Floats, weights: Floats) -> Floats:
-    """Weighted quantiles at the middle of POINTS equal shares; a window split in two changes none."""
-    order = np.argsort(values, kind="stable")
-    passed = np.cumsum(weights[order])
-    place = np.searchsorted(passed / passed[-1], (np.arange(POINTS) + 0.5) / POINTS)
-    found: Floats = values[order][np.minimum(place, len(values) - 1)]
-    return found
 
 
 def _batch(told: Profile) -> Floats | None:

@@ -165,7 +165,7 @@ def _alternate(squares: Floats, sums: Floats, counts: Floats) -> Floats | None:
         pull = max(error, 1e-9) / SCALE_SD**2
         scale = (along + pull) / (power + pull)
         scale = scale / np.median(scale)
-        if np.allclose(theta, before, rtol=1e-6, atol=0.0):
+        if np.allclose(theta, before, rtol=1e-10, atol=0.0):
             break
     return theta
 
