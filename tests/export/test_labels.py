@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infer_diag.errors import DiagError
@@ -58,6 +58,7 @@ def test_other_labels_are_refused_in_one_line(labels: dict[str, str], words: str
     assert "hf_" + "b" * 32 not in str(raised.value)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=40), max_size=4))
 def test_whatever_is_taken_can_be_shown_anywhere(labels: dict[str, str]) -> None:
     try:

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import zstandard
 from google.protobuf.json_format import ParseDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -252,6 +252,7 @@ def test_what_is_cut_off_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert len(told.engine_samples) == 2
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_recognition(data: bytes) -> None:
     assert is_otlp(data) in (True, False)
@@ -265,6 +266,7 @@ def test_text_is_not_taken_for_protobuf(text: str) -> None:
     assert not is_otlp(text.encode())
 
 
+@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_damaged_protobuf_is_refused_or_read_in_part(data: st.DataObject, tmp_path_factory: Any) -> None:
     body = bytearray(FRAMINGS["four bytes"](message(SCRAPES[0])))
