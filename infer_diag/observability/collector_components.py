@@ -124,7 +124,7 @@ COMPONENTS = (
     Component(
         "exporters",
         "file",
-        _fields("path rotation format encoding append compression flush_interval group_by create_directory"),
+        _fields("path rotation format encoding append compression flush_interval group_by"),
         required=("path",),
     ),
     Component("exporters", "debug", _fields("verbosity sampling_initial sampling_thereafter use_internal_logger")),

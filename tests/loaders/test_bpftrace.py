@@ -167,7 +167,7 @@ def test_what_holds_no_map_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [TEXT + MAPS, AS_JSON + MAPS_JSON], ids=["text", "json"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_a_mutated_log_is_read_or_refused(tmp_path: Path, text: str, seed: int) -> None:
     path = tmp_path / "mutated.log"
@@ -185,7 +185,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=JSON)
 @example(data={"@x": {"k": [{"count": 2**70}]}})
 @example(data={"@x": [{"min": 1, "max": 2, "count": 1.5}]})

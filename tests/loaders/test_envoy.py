@@ -186,7 +186,7 @@ TEXT = "\n".join(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_a_mutated_log_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "mutated.log"
@@ -195,7 +195,7 @@ def test_a_mutated_log_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     diagnosed(path, format="envoy")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     agent=st.text(
         st.characters(blacklist_characters='"\n\r', blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=40

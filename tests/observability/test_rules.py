@@ -58,7 +58,7 @@ def vllm(minutes: int, **metrics: str) -> list[dict[str, str]]:
 
 
 BUSY = {"running": "8+0", "waiting": "0+0", "kv": "0.5+0", "prompt": "0+600", "output": "0+6000", "preempted": "0+0"}
-MINUTES = 32
+MINUTES = 24
 CASES: list[tuple[str, dict[str, str], bool]] = [
     ("KvPoolFull", {"kv": "0.97+0", "waiting": "4+0"}, True),
     ("KvPoolFull", {"kv": "0.97+0"}, False),
@@ -124,7 +124,7 @@ def labels_of(alert: str) -> str:
 
 @needs_promtool
 def test_an_alert_fires_on_what_it_is_about_alone(tmp_path: Path) -> None:
-    minutes = {"EngineUnderfilled": 124}
+    minutes = {"EngineUnderfilled": 64}
     cases = [
         Case(
             f"{alert} {changes}",
