@@ -50,7 +50,22 @@ def test_the_calls_do_to_the_page_cache_what_the_probe_says(folder: Path) -> Non
     article = result.frames["cache_steps"].filter(pl.col("sequence") == "article")
     assert article["resident_bytes"].to_list()[-1] <= limit
     assert "DONTNEED leaves 0.0%" in result.sentences[0]
-    assert not (folder / "scratch.bin").exists()
+    assert not list(folder.iterdir())
+
+
+@linux
+def test_the_scratch_file_takes_no_file_of_the_user(tmp_path: Path) -> None:
+    mine = tmp_path / "scratch.bin"
+    mine.write_bytes(b"mine")
+    probe_weights(tmp_path, size_bytes=MIB, repeats=1)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {"scratch.bin": b"mine"}
+
+
+@linux
+def test_a_model_whose_weights_are_empty_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(SourceError, match="is empty"):
+        probe_weights(tmp_path, model=tmp_path, repeats=1)
 
 
 @linux

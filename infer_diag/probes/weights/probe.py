@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from infer_diag.errors import ProbeUnavailable
+from infer_diag.errors import ProbeUnavailable, SourceError
 from infer_diag.probes import machine
 from infer_diag.probes.budget import Budget
 from infer_diag.probes.result import ProbeResult, framed
@@ -43,7 +44,7 @@ def probe_weights(
 
     Raises:
         ProbeUnavailable: no Linux, or too little room for the scratch file.
-        SourceError: the model has no weights.
+        SourceError: the model has no weights, or its largest file is empty.
     """
     page_cache.require()
     limit = budget or Budget(120.0)
@@ -139,6 +140,8 @@ def _target(out: Path, model: Path | None, size_bytes: int) -> Iterator[tuple[Pa
     if model is not None:
         found = resolve(model)
         largest = max(found.files, key=lambda file: file.stat().st_size)
+        if not largest.stat().st_size:
+            raise SourceError(f"{largest} is empty", hint="fetch the model again")
         page_cache.write_out(largest)
         yield largest, "this model", found.size_bytes
         return
@@ -146,9 +149,11 @@ def _target(out: Path, model: Path | None, size_bytes: int) -> Iterator[tuple[Pa
         raise ProbeUnavailable(
             f"{out} has too little room for a scratch file of {size_bytes >> 20} MiB", hint="give another --out"
         )
-    path = out / "scratch.bin"
+    # A name of its own: whatever lies in the folder already is the user's.
+    descriptor, name = tempfile.mkstemp(prefix="infer_diag_scratch_", dir=out)
+    path = Path(name)
     try:
-        with path.open("xb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             for _ in range(0, size_bytes, reads.BLOCK_BYTES):
                 file.write(os.urandom(reads.BLOCK_BYTES))
             file.truncate(size_bytes)
