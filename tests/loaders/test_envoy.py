@@ -163,6 +163,16 @@ def test_a_request_without_an_id_is_called_by_its_place(tmp_path: Path) -> None:
     assert recording.requests["request_id"].to_list() == ["1", "req-1"]
 
 
+def test_a_request_that_passes_several_proxies_counts_once(tmp_path: Path) -> None:
+    """A query over a mesh brings the line of the gateway and that of the sidecar, with one id."""
+    gateway, sidecar = access(0, 3000, id="a"), istio(access(0.004, 2990, id="a"))
+    again, unnamed = access(60, 1000, id="a"), access(0.001, 500, id="-")
+    lines = [sidecar, default(gateway), default(again), default(unnamed), default(unnamed)]
+    recording = read(tmp_path / "log", lines)
+    assert recording.requests["line"].to_list() == [2, 3, 4, 5]
+    assert any(note.startswith("1 lines tell of a request that another proxy") for note in recording.sources[0].notes)
+
+
 def test_a_damaged_line_is_kept(tmp_path: Path) -> None:
     lines = [default(access(0)), default(access(1))[:80], default(access(2))]
     recording = read(tmp_path / "log", lines)
@@ -214,3 +224,11 @@ def test_all_stamps_are_utc(tmp_path: Path) -> None:
     recording = read(tmp_path / "log", [default(access(0))], tz="Asia/Shanghai")
     assert recording.sources[0].first_time == BEGAN
     assert isinstance(recording.requests.schema["arrival_s"], pl.Float64)
+
+
+@pytest.mark.parametrize("duration", ["9" * 30, "1e300", "-5", "NaN", None, True, [1]])
+def test_a_duration_that_is_none_leaves_the_end_open(tmp_path: Path, duration: object) -> None:
+    line = as_json(access(0, 1, id="a") | {"duration": duration})
+    text = line if duration is not None else line.replace('"duration": null', '"duration": "-"')
+    row = read(tmp_path / "log", [text, as_json(access(1))]).requests.row(0, named=True)
+    assert row["arrival_s"] == 0.0 and row["last_token_s"] is None

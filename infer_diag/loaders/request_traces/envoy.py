@@ -68,7 +68,8 @@ def load(file: LogFile, *, options: Options) -> Recording:
         read.append(found)
         damaged.append(claimed(broken, _WHAT))
     rows = _typed(pl.concat(read))
-    asked = rows.filter(pl.col("path").str.contains(ascii_classes(_INFERENCE)))
+    lines_asked = rows.filter(pl.col("path").str.contains(ascii_classes(_INFERENCE)))
+    asked = _told_once(lines_asked)
     requests, first = counted(_events(asked), MICROSECONDS)
     example = rows["start"].drop_nulls().head(1).to_list()
     return recorded(
@@ -82,7 +83,7 @@ def load(file: LogFile, *, options: Options) -> Recording:
         rejected=pl.concat(damaged),
         times=times_of(_events(asked), MICROSECONDS),
         clocks=(Clock("inner", example[0][:40], zone="UTC"),) if example and first is not None else (),
-        notes=_notes(rows, asked),
+        notes=_notes(asked, others=len(rows) - len(lines_asked), again=len(lines_asked) - len(asked)),
     )
 
 
@@ -126,6 +127,23 @@ def _typed(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _told_once(asked: pl.DataFrame) -> pl.DataFrame:
+    """Each request by the proxy that had it longest: in a mesh every proxy on the way writes a line with its id.
+
+    Lines of one id that do not overlap are requests of their own, whose client used an id again.
+    """
+    ordered = asked.with_columns(
+        (
+            pl.col("arrival") + (pl.col("duration_s").fill_null(0) * MICROSECONDS).round().cast(pl.Int64, strict=False)
+        ).alias("_end")
+    ).sort("request_id", "arrival", "line", nulls_last=True)
+    before = pl.col("_end").cum_max().shift(1).over("request_id")
+    begins = (pl.col("arrival") > before).fill_null(True) | pl.col("request_id").is_null()
+    numbered = ordered.with_columns(begins.cum_sum().alias("_request"))
+    longest = numbered.sort("duration_s", descending=True, nulls_last=True, maintain_order=True)
+    return longest.unique("_request", keep="first", maintain_order=True).sort("line").select(asked.columns)
+
+
 def _events(asked: pl.DataFrame) -> pl.DataFrame:
     gone = pl.col("flags").str.split(",").list.contains(_GONE).fill_null(False)
     reason = pl.when(gone).then(pl.lit("abort")).when(~pl.col("code").is_between(200, 299)).then(pl.lit("error"))
@@ -139,10 +157,12 @@ def _events(asked: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _notes(rows: pl.DataFrame, asked: pl.DataFrame) -> tuple[str, ...]:
+def _notes(asked: pl.DataFrame, *, others: int, again: int) -> tuple[str, ...]:
     notes = ["times are those of the proxy: the network behind it and the engine's front end are in them"]
-    if other := len(rows) - len(asked):
-        notes.append(f"{other:,} requests to other paths (health, metrics, models) are left out")
+    if others:
+        notes.append(f"{others:,} requests to other paths (health, metrics, models) are left out")
+    if again:
+        notes.append(f"{again:,} lines tell of a request that another proxy had for longer; its line counts")
     both = asked.filter(pl.col("code").is_between(200, 299)).drop_nulls(["duration_s", "upstream_s"])
     whole = float(both["duration_s"].sum())
     if whole > 0:
