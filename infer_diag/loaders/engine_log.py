@@ -31,7 +31,8 @@ class Engine:
     """What one engine's text log needs beyond the common way.
 
     `identify` adds `replica` and `rank` to records (or to heads of dense lines); `serving` turns a batch into frames of
-    the schema (without `source_id`) plus `rejected`; `configured` reads `deployments` rows out of start-up records;
+    the schema (without `source_id`) plus `rejected`; `configured` reads `deployments` rows out of start-up records, of
+    which `deployed` makes those of each start;
     `whole` mends frames (`observations` of starts among them) once all batches are there, where lines that belong
     together stand apart. `starts_within` says that a server which already runs starts engines, so that what it prints
     before an engine's own first line is no part of the start.
@@ -43,6 +44,7 @@ class Engine:
     identify: Callable[[pl.DataFrame], pl.DataFrame]
     serving: Callable[[Batch], Frames]
     configured: Callable[[pl.DataFrame], pl.DataFrame]
+    deployed: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows
     whole: Callable[[Frames], Frames] = lambda frames: frames
     starts_within: bool = False
 
@@ -127,7 +129,7 @@ def _recorded(engine: Engine, reader: TextReader, gathered: _Gathered, options: 
     starts = start_frames(found, frames.pop("context"), serving, within=engine.starts_within)
     for name, frame in (*starts.items(), ("incidents", _cuts(reader))):
         frames[name] = pl.concat([frames[name], frame], how="diagonal_relaxed") if name in frames else frame
-    frames["deployments"] = _per_start(frames.pop("configuration"), starts.get("starts"), engine.name)
+    frames["deployments"] = engine.deployed(_per_start(frames.pop("configuration"), starts.get("starts"), engine.name))
     reader.file.cut = reader.file.cut or bool(reader.cut_lines)
     wrap = reader.wrap
     return recorded(

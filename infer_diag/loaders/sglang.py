@@ -212,13 +212,18 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
     rows = records.filter(message.str.contains_any(["server_args=", "max_total_num_tokens="]).fill_null(False))
 
     def number(name: str) -> pl.Expr:
-        return message.str.extract(rf"\b{name}=(\d+)").cast(pl.UInt64, strict=False)
+        return message.str.extract(rf"\b{name}'?[=:] ?(\d+)").cast(pl.UInt64, strict=False)
 
+    tensor, pipeline, data = number("tp_size"), number("pp_size").fill_null(1), number("dp_size").fill_null(1)
+    # With data-parallel attention the engines share the GPUs of one tensor-parallel group.
+    shared = message.str.contains(r"\benable_dp_attention'?[=:] ?True\b") & (data > 0) & (tensor % data == 0)
+    gpus = pl.when(shared).then(tensor * pipeline // data).otherwise(tensor * pipeline)
     return rows.select(
         "line",
-        message.str.extract(r"\bmodel_path='([^']+)'").alias("model"),
+        message.str.extract(r"\bmodel_path'?[=:] ?'([^']+)'").alias("model"),
         pl.lit(None, pl.String).alias("engine_version"),
-        number("tp_size").cast(pl.UInt32, strict=False).alias("gpu_count"),
+        gpus.cast(pl.UInt32, strict=False).alias("gpu_count"),
+        pl.when(tensor.is_not_null()).then(data).cast(pl.UInt32, strict=False).alias("data_parallel_count"),
         message.str.extract(r"\bquantization='([^']+)'").alias("precision"),
         number("max_total_num_tokens").alias("kv_cache_tokens"),
         number("max_running_requests").cast(pl.UInt32, strict=False).alias("max_running_count"),

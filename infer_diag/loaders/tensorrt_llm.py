@@ -151,8 +151,14 @@ def configured(records: pl.DataFrame) -> pl.DataFrame:
         message.str.extract(r"for max tokens in paged KV cache \(([0-9]+)\)"),
         message.str.extract(r"^Using ([0-9]+) (?:total )?tokens in paged KV cache"),
     )
+    tensor, pipeline = (
+        message.str.extract(rf"\b{name}_parallel_size'?[=:] ?([0-9]+)").cast(pl.UInt64, strict=False)
+        for name in ("tensor", "pipeline")
+    )
+    ranks = message.str.extract(r"\bMPI size: ([0-9]+)").cast(pl.UInt64, strict=False)
     return rows.select(
         "line",
+        pl.coalesce(tensor * pipeline.fill_null(1), ranks).cast(pl.UInt32, strict=False).alias("gpu_count"),
         pl.coalesce(
             message.str.extract(r"^TensorRT[- ]LLM version: ([0-9]\S*)"),
             message.str.extract(r"^Triton Server Version ([0-9]\S*)"),

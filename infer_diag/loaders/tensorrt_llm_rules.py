@@ -89,5 +89,7 @@ CONFIGURATION = (
     "LLM version: ",
     "Triton Server Version ",
     "server_version",
+    "MPI size: ",
+    "tensor_parallel_size",
 )
 """Literals of lines that tell how the engine is configured."""

@@ -6,14 +6,15 @@ from functools import partial
 
 import polars as pl
 
-from infer_diag import redact
 from infer_diag.loaders import engine_log, speculation
 from infer_diag.loaders.engine_log import REPLICA_PARTS, Engine, Frames, replica
 from infer_diag.loaders.loader import Loader
 from infer_diag.loaders.sniff import Signature
 from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
-from infer_diag.loaders.vllm_rules import CONFIGURATION, RULES
+from infer_diag.loaders.vllm_configuration import NEEDLES as CONFIGURATION
+from infer_diag.loaders.vllm_configuration import configured, deployed
+from infer_diag.loaders.vllm_rules import RULES
 
 ENDPOINTS = (
     r"/(?:[\w.-]+/)*(?:v1/completions|v1/chat/completions|v1/responses|v1/messages|inference/v1/generate"
@@ -200,38 +201,6 @@ def _in_use(records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def configured(records: pl.DataFrame) -> pl.DataFrame:
-    """Rows of `deployments` (without `source_id`), one per line that tells of the configuration."""
-    message = pl.col("message")
-    begin = message.str.starts_with("Initializing a") | message.str.contains("version ", literal=True)
-    told = message.str.contains_any([*CONFIGURATION, "args: Namespace("])
-    rows = records.filter((begin | told).fill_null(False))
-    tensor = message.str.extract(r"tensor_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32, strict=False)
-    pipeline = message.str.extract(r"pipeline_parallel_size'?[=:] ?(\d+)").cast(pl.UInt32, strict=False)
-    on_gpu = message.str.starts_with("Initializing a") & ~message.str.contains("device_config=cpu", literal=True)
-    version = pl.coalesce(
-        message.str.extract(r"^Initializing an? (?:V[01] )?LLM engine \(v([^)]+)\)"),
-        message.str.extract(r"^vLLM API server version (\S+)"),
-        message.str.extract(r"^[^A-Za-z0-9]+version ([0-9]\S*)$"),
-    )
-    kv_tokens = (
-        message.str.extract(r"KV cache size: ([0-9,]+) tokens").str.replace_all(",", "").cast(pl.UInt64, strict=False)
-    )
-    return rows.select(
-        "line",
-        message.str.extract(r"\bmodel='?[=:]? ?'([^']+)'").alias("model"),
-        version.alias("engine_version"),
-        pl.when(on_gpu).then(tensor * pipeline.fill_null(1)).alias("gpu_count"),
-        message.str.extract(r"\bquantization=(?:'|)([A-Za-z][\w-]*)").replace("None", None).alias("precision"),
-        kv_tokens.alias("kv_cache_tokens"),
-        message.str.extract(r"max_num_seqs'?[=:] ?(\d+)").cast(pl.UInt32, strict=False).alias("max_running_count"),
-        message.str.extract(r"max_num_batched_tokens'?[=:] ?(\d+)")
-        .cast(pl.UInt32, strict=False)
-        .alias("max_batch_tokens"),
-        redact.redacted(message.str.extract(r"^non-default args: (.+)$").str.slice(0, 2000)).alias("flags"),
-    )
-
-
 SIGNATURE = Signature(
     stamp=prefixes.VLLM_STAMP,
     phrases=(
@@ -276,6 +245,7 @@ ENGINE = Engine(
     identify=identify,
     serving=serving,
     configured=configured,
+    deployed=deployed,
     whole=speculation.with_speculation,
 )
 

@@ -234,14 +234,3 @@ INCIDENTS = (
 )
 
 RULES = (*PHASES, *INCIDENTS)
-
-CONFIGURATION = (
-    "non-default args: ",
-    "GPU KV cache size: ",
-    "KV cache size: ",
-    "Chunked prefill is enabled with ",
-    "GPU blocks: ",
-    "cuda blocks: ",
-    "Maximum concurrency for ",
-)
-"""Literals of lines that tell how the engine is configured."""

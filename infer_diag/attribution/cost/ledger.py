@@ -64,7 +64,7 @@ def observed(recording: Recording, facts: Facts | None = None) -> Observed:
     """
     known = (facts or Facts()).over(_logged_facts(recording))
     told = lanes(recording)
-    found = holds(recording, known, told)
+    found = holds(recording, facts or Facts(), told)
     kv_tokens = recording.deployments.sort("source_id", "line")["kv_cache_tokens"].drop_nulls()
     engine = next((source.engine for source in recording.sources if source.engine != "kubernetes"), None)
     if found:
