@@ -21,7 +21,7 @@ from caches import empty_caches
 from client import Client, Clock, Seen, plan
 from metrics import Scraper
 from scenarios import SCENARIOS, Scenario, Start, by_name
-from server import Server
+from server import Server, favour
 from summary import Neutral, client_summary, request_table, server_counters
 
 READY_TIMEOUT = 600.0
@@ -39,7 +39,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the recordings")
     parser.add_argument("--scenario", action="append", help="name of a scenario, repeatable (default: all)")
     parser.add_argument("--settle", type=float, default=12.0, help="quiet seconds before the stop (default: 12)")
-    parser.add_argument("--nice", type=int, default=0, help="priority of the server, below 0 needs root (default: 0)")
+    parser.add_argument(
+        "--nice", type=int, default=0, help="priority of server and client, below 0 as root (default: 0)"
+    )
     parser.add_argument("--list", action="store_true", help="name the scenarios and end")
     return parser.parse_args()
 
@@ -101,6 +103,7 @@ class Recording:
             log=self.work / start.log,
             args=(*self.scenario.args, *start.args),
             nice=self.args.nice,
+            steady=self.scenario.steady,
         )
         if start.cold:
             empty_caches(self.cache, self.args.model.absolute(), Path(sys.prefix))
@@ -219,6 +222,8 @@ def main() -> None:
             print(f"{scenario.name:20} {scenario.shows}")
         return
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.nice:
+        favour(os.getpid(), args.nice)
     chosen = [by_name(name) for name in args.scenario] if args.scenario else SCENARIOS
     for scenario in chosen:
         asyncio.run(record(scenario, args))

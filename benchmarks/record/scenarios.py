@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Scenario:
 
     ``keeps`` names the server's files that are published; the metrics are scraped every ``scrape_every`` seconds.
     ``settle`` quiet seconds lie before each stop, where it is not None.  With ``compact`` the server's files are
-    compressed, and the client's times are published on the log's clock as well, a table beside each log.
+    compressed, and the client's times are published on the log's clock as well, a table beside each log.  With
+    ``steady`` the model computes with one thread that has a core of its own, so that its steps are even.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Scenario:
     scrape_every: float = 5.0
     settle: float | None = None
     compact: bool = False
+    steady: bool = False
 
 
 CHAT = Mix(weight=0.6, prompt=(20, 120), output=(20, 100))
@@ -165,6 +167,18 @@ SCENARIOS = (
         settle=1.0,
         compact=True,
     ),
+)
+
+STEADY = {"keeps": ("server.log",), "scrape_every": 3600.0, "settle": 3.0, "compact": True, "steady": True}
+SCENARIOS += tuple(
+    replace(
+        scenario,
+        name=f"steady_{scenario.name}",
+        shows=f"the load of {scenario.name} on one thread with a core of its own, at the highest priority: even steps",
+        **STEADY,
+    )
+    for scenario in SCENARIOS
+    if scenario.name in ("plain", "kv_preempts", "long_short_bursts")
 )
 
 

@@ -22,6 +22,7 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "2",
 }
+ONE_CORE = {"VLLM_CPU_OMP_THREADS_BIND": "1", "OMP_NUM_THREADS": "1"}
 
 
 def free_port() -> int:
@@ -29,6 +30,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def favour(pid: int, nice: int) -> None:
+    """Give a process its priority; Linux schedules sessions as groups, whose priority is another file."""
+    os.setpriority(os.PRIO_PROCESS, pid, nice)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 @dataclass
@@ -42,6 +50,7 @@ class Server:
     args: tuple[str, ...]
     max_model_len: int = 1024
     nice: int = 0
+    steady: bool = False
     port: int = field(default_factory=free_port)
     process: subprocess.Popen | None = None
     launched_at: float = 0.0
@@ -56,6 +65,7 @@ class Server:
         """Return the variables that are set on top of the inherited ones."""
         return {
             **ENVIRONMENT,
+            **(ONE_CORE if self.steady else {}),
             "VLLM_CACHE_ROOT": str(self.cache),
             "TORCHINDUCTOR_CACHE_DIR": str(self.cache / "inductor"),
         }
@@ -85,7 +95,7 @@ class Server:
                 start_new_session=True,
             )
         if self.nice:
-            self._favour()
+            favour(self.process.pid, self.nice)
 
     def log_has(self, text: str) -> bool:
         """Tell whether this start has logged ``text`` yet."""
@@ -132,12 +142,6 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-    def _favour(self) -> None:
-        """Give the process its priority; Linux schedules sessions as groups, whose priority is another file."""
-        os.setpriority(os.PRIO_PROCESS, self.process.pid, self.nice)
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{self.process.pid}/autogroup").write_text(str(self.nice))
 
     def _check_alive(self) -> None:
         if self.process is None or self.process.poll() is not None:
