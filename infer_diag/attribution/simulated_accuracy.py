@@ -5,22 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import dataframely as dy
+import numpy as np
 import polars as pl
 
 from infer_diag.attribution.quantiles import median
-from infer_diag.attribution.throughput_loss import throughput_loss
 from infer_diag.recording import Recording
-from infer_diag.simulators.serving import EngineSettings, Simulation, StepTime, replay, simulate
-from infer_diag.simulators.serving.step_fit import fitted_to_steps
+from infer_diag.simulators.serving import EngineSettings, Simulation, StepScatter, StepTime, replay, simulate
+from infer_diag.simulators.serving.step_fit import fitted_to_steps, step_scatter
 
 MEASURES = ("output_tokens_per_s", "ttft_s", "tpot_s")
+REDRAWN = 40
+"""Simulations with the scatter in another order; their 2.5 and 97.5 % quantiles are the ends of what it can do."""
+LONG_S = 20.0
+"""A stretch of work with fewer seconds says little of the time between its steps, where stamps have a tick of 1 s."""
 
 
 class RunErrors(dy.Schema):
     """One row per part of the run and measure: recorded, simulated, and `error_ratio` = simulated / recorded − 1.
 
-    TTFT and TPOT are medians over the requests whose first (last) token comes in the part; output tokens count where
-    their request ends.
+    TTFT and TPOT are medians over the requests whose first (last) recorded token comes in the part, the same requests
+    on both sides; output tokens count where their request ends. `low_ratio` and `high_ratio`: 95 % of the errors when
+    the scatter of the log's own steps falls elsewhere, which no step time can know; null without a scatter.
     """
 
     part = dy.Enum(("second half", "whole"))
@@ -28,6 +33,8 @@ class RunErrors(dy.Schema):
     recorded = dy.Float64(nullable=True)
     simulated = dy.Float64(nullable=True)
     error_ratio = dy.Float64(nullable=True)
+    low_ratio = dy.Float64(nullable=True)
+    high_ratio = dy.Float64(nullable=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,48 +46,72 @@ class Accuracy:
     step_time: StepTime
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HalfFit:
-    """A step time, and by how much the steps that it was fitted to took longer together than the typical ones it tells.
+    """A step time with the host's time between steps (`between_s` of each) in it, and how the half's steps scatter.
 
-    `slow_ratio` = Σ durations / Σ modelled. The fit is of typical steps; where now and then one takes ten times as
-    long, which the log does not explain, their sum is more. `step_time` is stretched by it, so that sums agree.
+    `scatter_ratio`: standard deviation of a pure decode step's scatter / what such a step takes; near 0 on an even
+    machine, about 1 where some steps take ten times as long for no reason that the log tells.
     """
 
     step_time: StepTime
-    slow_ratio: float
+    scatter: StepScatter
+    between_s: float
+    scatter_ratio: float
 
 
 def first_half_fit(recording: Recording) -> HalfFit:
     """Step time fitted to the first half of a log's engine steps, with the host's time between them. Fitted.
 
-    Frame in: EngineSteps, in order. The host's time is that which no step covers while requests are at work, per step,
-    where the stamps tell it.
+    Frame in: EngineSteps, in order.
 
     Raises:
         DiagError: fewer than 20 steps with a duration in that half.
     """
     steps = recording.engine_steps.sort("source_id", "line")
     half = steps.filter(pl.col("duration_s").cum_sum() <= float(steps["duration_s"].sum()) / 2)
-    fitted = fitted_to_steps(half)
-    busy = half.filter(pl.col("kind") != "idle")
-    again = (busy["decode_tokens"].cast(pl.Int64) - busy["decode_count"]).clip(0)
-    computed = busy["prefill_tokens"].cast(pl.Int64) + again
-    modelled = float(fitted.seconds(computed.to_numpy(), busy["decode_count"].to_numpy(), 0.0).sum())
-    slow = float(busy["duration_s"].sum()) / modelled
-    parts = throughput_loss(recording.replace(engine_steps=half)).parts
-    host = parts.filter(pl.col("part") == "host_stall")["engine_s"].drop_nulls()
-    stretched = replace(
-        fitted,
-        fixed_s=fitted.fixed_s * slow + float(host.sum()) / len(half),
-        per_prefill_token_s=fitted.per_prefill_token_s * slow,
-        per_decode_s=fitted.per_decode_s * slow,
+    hits = recording.engine_samples["prefix_hit_ratio"].max()
+    fitted = fitted_to_steps(half, prefix_hits=bool(hits))
+    between_s = time_between_steps(half)
+    scatter = step_scatter(half, fitted)
+    decode_s = half.filter(kind="decode")["duration_s"]
+    spread = float(scatter.decode_s.std()) / float(decode_s.mean()) if len(decode_s) else 0.0  # type: ignore[arg-type]
+    return HalfFit(replace(fitted, fixed_s=fitted.fixed_s + between_s), scatter, between_s, spread)
+
+
+def time_between_steps(steps: pl.DataFrame) -> float:
+    """Seconds from one step's end to the next one's begin while requests are at work, the mean; 0 where none is seen.
+
+    Frame in: EngineSteps, in order. A stretch of work begins with a step that has nobody in its output, before which
+    the engine may have been idle. Over a stretch of 20 s or more, what its stamps span beyond its steps, by least
+    squares over the stretches: stamps are as coarse as a second, so a long stretch tells far more than a short one.
+    """
+    told = steps.filter(pl.col("kind") != "idle").drop_nulls("time")
+    fresh = ((pl.col("decode_count") == 0) | (pl.col("source_id") != pl.col("source_id").shift(1))).fill_null(True)
+    stretches = (
+        told.with_columns(stretch=fresh.cum_sum())
+        .group_by("stretch")
+        .agg(
+            gaps=pl.len() - 1,
+            span_s=(pl.col("time").last() - pl.col("time").first()).dt.total_microseconds() / 1e6,
+            steps_s=pl.col("duration_s").slice(1).sum(),
+        )
+        .filter(pl.col("span_s") >= LONG_S)
     )
-    return HalfFit(stretched, slow)
+    if stretches.is_empty():
+        return 0.0
+    gaps = stretches["gaps"].to_numpy().astype(np.float64)
+    beyond_s = (stretches["span_s"] - stretches["steps_s"]).to_numpy()
+    return max(0.0, float((gaps * beyond_s).sum() / (gaps**2).sum()))
 
 
 def simulated_accuracy(
-    requests: pl.DataFrame, settings: EngineSettings, step_time: StepTime, **options: object
+    requests: pl.DataFrame,
+    settings: EngineSettings,
+    step_time: StepTime,
+    *,
+    scatter: StepScatter | None = None,
+    **options: object,
 ) -> Accuracy:
     """A recorded run replayed through a simulated engine: its errors over the whole run and over its second half.
 
@@ -93,31 +124,45 @@ def simulated_accuracy(
     told = requests.sort("arrival_s", maintain_order=True)
     begin_s = pl.col("arrival_s").min()
     told = told.with_columns(pl.col("arrival_s", "first_token_s", "last_token_s") - begin_s)
-    simulated = simulate(replay(told, **options), settings, step_time)  # type: ignore[arg-type]
+    asked = replay(told, **options)  # type: ignore[arg-type]
+    simulated = simulate(asked, settings, step_time)
+    random = np.random.default_rng(0)
+    drawn = [scatter.drawn(random) for _ in range(REDRAWN)] if scatter else []
+    others = [simulate(asked, settings, step_time, scatter=each).requests for each in drawn]
     half_s = float(told["last_token_s"].max()) / 2  # type: ignore[arg-type]
     rows = []
     for part, since_s in (("second half", half_s), ("whole", 0.0)):
-        recorded, ours = _measured(told, since_s), _measured(simulated.requests, since_s)
+        recorded, ours = (_measured(each, told, since_s) for each in (told, simulated.requests))
+        scattered = [_measured(each, told, since_s) for each in others]
         for measure in MEASURES:
             real, model = recorded[measure], ours[measure]
-            error = model / real - 1 if real and model is not None else None
-            rows.append({"part": part, "measure": measure, "recorded": real, "simulated": model, "error_ratio": error})
+            row = {"part": part, "measure": measure, "recorded": real, "simulated": model}
+            rows.append(row | _errors(real, model, [each[measure] for each in scattered]))
     frame = pl.DataFrame(rows, infer_schema_length=None)
     return Accuracy(RunErrors.validate(frame, cast=True), simulated, step_time)
 
 
-def _measured(requests: pl.DataFrame, since_s: float) -> dict[str, float | None]:
+def _errors(real: float | None, model: float | None, scattered: list[float | None]) -> dict[str, float | None]:
+    known = [each / real - 1 for each in scattered if each is not None and real]
+    low, high = np.percentile(known, [2.5, 97.5]) if known else (None, None)
+    error = model / real - 1 if real and model is not None else None
+    return {"error_ratio": error, "low_ratio": low, "high_ratio": high}
+
+
+def _measured(requests: pl.DataFrame, recorded: pl.DataFrame, since_s: float) -> dict[str, float | None]:
+    """The measures of the part of a run from `since_s` on; which requests are of it the recorded run says."""
     later = pl.col("output_tokens").cast(pl.Int64) - 1
-    if requests["last_token_s"].max() is None or requests["last_token_s"].max() <= since_s:  # type: ignore[operator]
+    end_s = requests["last_token_s"].max()
+    if end_s is None or end_s <= since_s:  # type: ignore[operator]
         return dict.fromkeys(MEASURES)
     begun, ended = (
-        requests.filter(pl.col("first_token_s") >= since_s),
-        requests.filter(pl.col("last_token_s") >= since_s),
+        requests.join(recorded.filter(pl.col(event) >= since_s), on="request_id", how="semi")
+        for event in ("first_token_s", "last_token_s")
     )
     decode_s = pl.col("last_token_s") - pl.col("first_token_s")
-    span_s = float(requests["last_token_s"].max()) - since_s  # type: ignore[arg-type]
+    made = requests.filter(pl.col("last_token_s") >= since_s)["output_tokens"].sum()
     return {
-        "output_tokens_per_s": float(ended["output_tokens"].sum()) / span_s,
+        "output_tokens_per_s": float(made) / (float(end_s) - since_s),  # type: ignore[arg-type]
         "ttft_s": begun.select(median(pl.col("first_token_s") - pl.col("arrival_s"))).item(),
         "tpot_s": ended.select(median(pl.when(later > 0).then(decode_s / later))).item(),
     }

@@ -103,18 +103,12 @@ def test_the_fit_says_what_it_is_fitted_on() -> None:
     assert step_time.error_ratio is not None and step_time.error_ratio < 0.05
 
 
-def test_published_constants_alone_are_in_the_right_region() -> None:
+def test_published_constants_alone_meet_the_run_within_five_per_cent() -> None:
     """A roofline knows neither the share of the peak that kernels reach nor the host: it is a guess and says so."""
     run = recorded(NAMES[0])
     guess = roofline(model_named(run.model), gpu_named("NVIDIA GeForce RTX 4090"))
     assert guess.origin == "roofline"
     ours = simulate(replay(run.requests), run.settings, guess)
-    real, found = (
-        measures(requests, samples, 0.0)
-        for requests, samples in (
-            (run.requests, run.samples),
-            (ours.requests, ours.engine_samples),
-        )
-    )
-    assert 0.6 < found["throughput"] / real["throughput"] < 1.4
-    assert found["running"] == pytest.approx(real["running"], rel=0.1)
+    real, found = measures(run.requests, run.samples, 0.0), measures(ours.requests, ours.engine_samples, 0.0)
+    errors = {measure: found[measure] / real[measure] - 1 for measure in real}
+    assert {measure: error for measure, error in errors.items() if abs(error) > 0.05} == {}

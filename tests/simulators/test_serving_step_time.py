@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from infer_diag.simulators.serving import (
     GPUS,
     MODELS,
     EngineSettings,
+    StepScatter,
     StepTime,
     gpu_named,
     lognormal_tokens,
@@ -22,7 +26,7 @@ from infer_diag.simulators.serving import (
 )
 from infer_diag.simulators.serving.hardware import expert_idle_ratio
 from infer_diag.simulators.serving.run_fit import fitted_to_run
-from infer_diag.simulators.serving.step_fit import fitted_to_samples, fitted_to_steps
+from infer_diag.simulators.serving.step_fit import fitted_to_samples, fitted_to_steps, step_scatter
 
 TRUTH = StepTime(0.012, 6e-5, 1.5e-4)
 COUNT = 300
@@ -48,11 +52,56 @@ def test_steps_give_the_parts_back() -> None:
     assert f"{len(RUN.engine_steps):,}" in found.basis
 
 
-def test_a_few_stalled_steps_do_not_move_the_fit() -> None:
-    slow = RUN.engine_steps.with_columns(
-        duration_s=RUN.engine_steps["duration_s"].scatter(range(0, len(RUN.engine_steps), 50), 2.0)
+STALLED = RUN.engine_steps.with_columns(
+    duration_s=RUN.engine_steps["duration_s"].scatter(range(0, len(RUN.engine_steps), 50), 2.0)
+)
+
+
+def modelled_s(steps: pl.DataFrame, step_time: StepTime) -> float:
+    prompts = steps["prefill_tokens"].to_numpy()
+    pairs = prompts**2 / (2 * np.maximum(steps["prefill_count"].to_numpy(), 1))
+    return float(step_time.seconds(prompts, steps["decode_count"].to_numpy(), 0.0, pairs).sum())
+
+
+def test_stalls_are_in_the_sum_and_do_not_turn_the_line() -> None:
+    found = fitted_to_steps(STALLED)
+    for prompts in (True, False):
+        steps = STALLED.filter((pl.col("prefill_tokens") > 0) == prompts)
+        assert modelled_s(steps, found) == pytest.approx(float(steps["duration_s"].sum()), rel=1e-6)
+    assert found.per_decode_s / found.fixed_s == pytest.approx(TRUTH.per_decode_s / TRUTH.fixed_s, rel=0.05)
+
+
+def test_prompts_that_see_each_other_take_their_pairs() -> None:
+    truth = StepTime(0.012, 6e-5, 1.5e-4, per_pair_s=2e-8)
+    steps = simulate(ASKED, EngineSettings(max_num_seqs=64, async_scheduling=False), truth).engine_steps
+    assert fitted_to_steps(steps).per_pair_s == pytest.approx(truth.per_pair_s, rel=0.25)
+    assert fitted_to_steps(steps, prefix_hits=True).per_pair_s == 0.0
+
+
+def test_scatter_is_what_the_step_time_leaves() -> None:
+    found = step_scatter(STALLED, TRUTH)
+    prompts = (STALLED["prefill_tokens"] > 0).sum()
+    assert (len(found.decode_s), len(found.prompt_s)) == (len(STALLED) - prompts, prompts)
+    total = float(found.decode_s.sum() + found.prompt_s.sum())
+    assert total == pytest.approx(float(STALLED["duration_s"].sum()) - modelled_s(STALLED, TRUTH), rel=1e-9)
+    drawn = found.drawn(np.random.default_rng(1))
+    assert set(drawn.decode_s) <= set(found.decode_s) and len(drawn.decode_s) == len(found.decode_s)
+
+
+def test_the_log_s_own_scatter_gives_its_durations_back() -> None:
+    settings = EngineSettings(max_num_seqs=64, kv_cache_tokens=100_000)
+    found = simulate(
+        workload([0.0], [700], [5]), settings, TRUTH, scatter=StepScatter(np.array([0.1, -1.0]), np.ones(1))
     )
-    assert_near(fitted_to_steps(slow), 0.02)
+    decode_s = TRUTH.fixed_s + TRUTH.per_decode_s
+    wanted = [1 + TRUTH.fixed_s + 700 * TRUTH.per_prefill_token_s, *(2 * [decode_s + 0.1, decode_s / 4])]
+    assert found.engine_steps["duration_s"].to_list() == pytest.approx(wanted)
+
+
+def test_a_scatter_without_numbers_is_refused() -> None:
+    for wrong in (np.array([]), np.array([np.nan])):
+        with pytest.raises(DiagError):
+            StepScatter(wrong, np.zeros(1))
 
 
 def test_events_of_requests_give_the_parts_back() -> None:
@@ -79,9 +128,13 @@ def test_too_little_is_refused_with_the_log_that_would_do() -> None:
 def test_a_roofline_is_memory_bound_in_decode_and_compute_bound_in_prefill() -> None:
     model, gpu = model_named("Llama-3.1-8B"), gpu_named("H100-SXM")
     found = roofline(model, gpu, host_s=0.0, memory_share=1.0, compute_share=1.0)
-    # 8.03e9 parameters of 2 bytes at 3.35 TB/s; published floor 4.79 ms.
-    assert float(found.seconds(0, 1, 0)) == pytest.approx(4.79e-3, rel=0.01)
-    assert float(found.seconds(4096, 0, 0)) == pytest.approx(2 * 8.03e9 * 4096 / 989e12, rel=0.01)
+    # 8.03e9 parameters less a table of 128,256 x 4,096 that is looked up, 2 bytes each, at 3.35 TB/s.
+    assert float(found.seconds(0, 1, 0)) == pytest.approx(2 * (8.03e9 - 0.525e9) / 3.35e12, rel=0.01)
+    # A prompt's tokens pass the layers; the output layer, as large as the table, is for sampled tokens.
+    assert float(found.seconds(4096, 0, 0)) == pytest.approx(2 * (8.03e9 - 2 * 0.525e9) * 4096 / 989e12, rel=0.01)
+    # Attention follows the matrix products: the KV of 100,000 tokens comes on top.
+    apart = float(found.seconds(4096, 0, 100_000)) - float(found.seconds(4096, 0, 0))
+    assert apart == pytest.approx(100_000 * 131_072 / 3.35e12, rel=0.01)
     assert model.kv_bytes_per_token == 128 * 1024
     assert model_named("Llama-2-13B").kv_bytes_per_token == 819_200
     assert model_named("Qwen2-7B").kv_bytes_per_token == 57_344
@@ -135,7 +188,8 @@ def test_only_the_experts_that_are_awake_are_read() -> None:
 
 def test_the_loop_takes_the_same_time_as_the_formula() -> None:
     full = StepTime(0.01, 5e-5, 1e-4, 1e-7, 2e-9, 0.002, 0.003, 0.9)
-    for step_time in (full, StepTime(*full.parameters[:8], overlapped=True)):
+    whole = StepTime(*full.parameters[:8], overlapped=True)
+    for step_time in (full, whole, replace(whole, attention_apart=True)):
         run = simulate(workload([0.0], [700], [4]), EngineSettings(async_scheduling=False), step_time)
         wanted = [float(step_time.seconds(700, 0, 700, 700 * 701 / 2))]
         wanted += [float(step_time.seconds(0, 1, 700 + index)) for index in (1, 2, 3)]

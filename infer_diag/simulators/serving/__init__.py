@@ -4,7 +4,7 @@ from infer_diag.simulators.serving.hardware import GPUS, MODELS, Gpu, Model, gpu
 from infer_diag.simulators.serving.result import Simulation
 from infer_diag.simulators.serving.settings import SCHEDULERS, EngineSettings, settings_of
 from infer_diag.simulators.serving.simulate import simulate
-from infer_diag.simulators.serving.step_time import StepTime, roofline
+from infer_diag.simulators.serving.step_time import StepScatter, StepTime, roofline
 from infer_diag.simulators.serving.workload import (
     Workload,
     gamma_arrivals,
@@ -23,6 +23,7 @@ __all__ = [
     "Gpu",
     "Model",
     "Simulation",
+    "StepScatter",
     "StepTime",
     "Workload",
     "gamma_arrivals",

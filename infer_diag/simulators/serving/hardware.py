@@ -30,7 +30,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Model:
-    """A dense decoder: parameters, layers, heads of queries and keys, width of a head, bytes of a weight and of KV."""
+    """A dense decoder: parameters, layers, heads of queries and keys, width of a head, bytes of a weight and of KV.
+
+    `embedding_parameters` = vocabulary · hidden size: a table of that size maps tokens to vectors, and so does another
+    one back, the output layer, unless both are `tied`, one table.
+    """
 
     name: str
     parameters: float
@@ -38,8 +42,20 @@ class Model:
     query_heads: int
     kv_heads: int
     head_dim: int
+    embedding_parameters: float
+    tied: bool = False
     weight_bytes: float = 2.0
     kv_value_bytes: float = 2.0
+
+    @property
+    def matrix_parameters(self) -> float:
+        """Parameters that a step with an output multiplies by, and so reads: all but a table that is looked up."""
+        return self.parameters - (0.0 if self.tied else self.embedding_parameters)
+
+    @property
+    def layer_parameters(self) -> float:
+        """Parameters that every token is multiplied by: those of the layers, without the output layer."""
+        return self.matrix_parameters - self.embedding_parameters
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -72,16 +88,16 @@ GPUS: dict[str, Gpu] = {
 MODELS: dict[str, Model] = {
     model.name: model
     for model in (
-        Model("Llama-2-7B", 6.74e9, 32, 32, 32, 128),
-        Model("Llama-2-13B", 13.02e9, 40, 40, 40, 128),
-        Model("Llama-2-70B", 68.98e9, 80, 64, 8, 128),
-        Model("Llama-3.1-8B", 8.03e9, 32, 32, 8, 128),
-        Model("Llama-3.1-70B", 70.55e9, 80, 64, 8, 128),
-        Model("Mistral-7B", 7.24e9, 32, 32, 8, 128),
-        Model("Phi-3-mini", 3.82e9, 32, 32, 32, 96),
-        Model("Qwen2-7B", 7.62e9, 28, 28, 4, 128),
-        Model("Qwen3-8B", 8.19e9, 36, 32, 8, 128),
-        Model("Qwen3-32B", 32.76e9, 64, 64, 8, 128),
+        Model("Llama-2-7B", 6.74e9, 32, 32, 32, 128, 32_000 * 4_096),
+        Model("Llama-2-13B", 13.02e9, 40, 40, 40, 128, 32_000 * 5_120),
+        Model("Llama-2-70B", 68.98e9, 80, 64, 8, 128, 32_000 * 8_192),
+        Model("Llama-3.1-8B", 8.03e9, 32, 32, 8, 128, 128_256 * 4_096),
+        Model("Llama-3.1-70B", 70.55e9, 80, 64, 8, 128, 128_256 * 8_192),
+        Model("Mistral-7B", 7.24e9, 32, 32, 8, 128, 32_000 * 4_096),
+        Model("Phi-3-mini", 3.82e9, 32, 32, 32, 96, 32_064 * 3_072),
+        Model("Qwen2-7B", 7.62e9, 28, 28, 4, 128, 152_064 * 3_584),
+        Model("Qwen3-8B", 8.19e9, 36, 32, 8, 128, 151_936 * 4_096),
+        Model("Qwen3-32B", 32.76e9, 64, 64, 8, 128, 151_936 * 5_120),
     )
 }
 """By name; dense models only, since what a mixture of experts reads in a step depends on the step's tokens."""

@@ -50,13 +50,15 @@ def schedule(requests: Requests, limits: Limits, engine: Engine, now_s: float) -
 @part
 def step_s(step: Floats, prompt_tokens: float, outputs: float, context: float, pairs: float) -> float:
     """`StepTime.seconds` of one step, from its parameters."""
-    memory = step[5] + step[3] * context
+    memory, read = step[5], step[3] * context
     if step[6] > 0:
         memory += step[6] * (1.0 - step[7] ** (prompt_tokens + outputs))
-    compute = step[1] * prompt_tokens + step[2] * outputs + step[4] * pairs
+    compute, attended = step[1] * prompt_tokens + step[2] * outputs, step[4] * pairs
+    if step[8] > 0 and step[9] > 0:
+        return float(step[0] + max(memory, compute) + read + attended)
     if step[8] > 0:
-        return float(step[0] + max(memory, compute))
-    return float(step[0] + memory + compute)
+        return float(step[0] + max(memory + read, compute + attended))
+    return float(step[0] + memory + read + compute + attended)
 
 
 @part

@@ -11,17 +11,25 @@ from infer_diag.simulators.serving.compiled import loop, part, sources_digest
 from infer_diag.simulators.serving.iteration import begin, land, schedule
 from infer_diag.simulators.serving.queueing import enqueue
 from infer_diag.simulators.serving.state import (
+    DECODE_TOKENS,
     DURATION_S,
     END_S,
+    PREFILL_TOKENS,
     REPLICA,
     ROW_COUNTS,
+    ROW_OUTPUTS,
     Engine,
     Floats,
     Limits,
     Places,
     Requests,
 )
+from infer_diag.simulators.serving.step_time import SHORTEST_RATIO
 
+Scatter = tuple[Floats, Floats, Floats]
+"""Seconds that pure decode steps scatter by, those of steps with prompts, and how many of both kinds there were."""
+Rows = tuple[Floats, Places]
+"""Times and counts of steps, a row each."""
 _FIRST_ROWS = 4096
 
 
@@ -82,6 +90,15 @@ def _plan(requests: Requests, limits: Limits, engines: Sequence[Engine], now_s: 
 
 
 @part
+def _has_prompts(rows: Places, first: int, end: int) -> bool:
+    """Whether a step of these rows computes prompts, or preempted requests again."""
+    for row in range(first, end):
+        if rows[row, PREFILL_TOKENS] > 0 or rows[row, DECODE_TOKENS] > rows[row, ROW_OUTPUTS]:
+            return True
+    return False
+
+
+@part
 def _begin(
     requests: Requests,
     limits: Limits,
@@ -91,9 +108,10 @@ def _begin(
     place: int,
     row: int,
     rows: Places,
+    scatter: Scatter,
 ) -> tuple[float, int]:
     """(seconds of the step that all engines take together, next free row): the slowest engine sets the pace."""
-    slowest_s = 0.0
+    slowest_s, first = 0.0, row
     for each in range(len(engines)):
         if engines[each].now[0].planned == 0:
             continue
@@ -101,7 +119,10 @@ def _begin(
         rows[row, REPLICA] = each
         slowest_s = max(slowest_s, begin(requests, limits, step, engines[each], place, row, rows[row]))
         row += 1
-    return planning_s + slowest_s, row
+    kind = 1 if _has_prompts(rows, first, row) else 0
+    more_s = scatter[kind][int(scatter[2][kind]) % len(scatter[kind])]
+    scatter[2][kind] += 1
+    return planning_s + max(slowest_s + more_s, SHORTEST_RATIO * slowest_s), row
 
 
 @part
@@ -114,11 +135,11 @@ def _grown(times: Floats, rows: Places, used: int) -> tuple[Floats, Places]:
 
 
 @cache
-def simulation_loop() -> Callable[..., tuple[Floats, Places]]:
+def simulation_loop() -> Callable[..., Rows]:
     """The compiled loop; compiling takes some seconds once, later runs read it from disk."""
     digest = sources_digest()
 
-    def run(requests: Requests, limits: Limits, step: Floats, stacked: Engine) -> tuple[Floats, Places]:
+    def run(requests: Requests, limits: Limits, step: Floats, stacked: Engine, scatter: Scatter) -> Rows:
         assert len(digest) > 0
         engines = [_one(stacked, each) for each in range(len(stacked.now))]
         times, rows = np.empty((_FIRST_ROWS, 2)), np.empty((_FIRST_ROWS, ROW_COUNTS), np.int32)
@@ -133,7 +154,7 @@ def simulation_loop() -> Callable[..., tuple[Floats, Places]]:
                     if used + len(engines) > len(times):
                         times, rows = _grown(times, rows, used)
                     place, begun = (first + flights) % limits.depth, used
-                    spent_s, used = _begin(requests, limits, step, engines, planning_s, place, used, rows)
+                    spent_s, used = _begin(requests, limits, step, engines, planning_s, place, used, rows, scatter)
                     busy_s = max(now_s, busy_s) + spent_s
                     times[begun:used, END_S], times[begun:used, DURATION_S] = busy_s, spent_s
                     ends_s[place] = busy_s

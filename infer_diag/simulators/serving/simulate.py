@@ -9,17 +9,23 @@ from infer_diag.simulators.serving.result import Simulation
 from infer_diag.simulators.serving.settings import EngineSettings
 from infer_diag.simulators.serving.state import REQUEST, Engine, Outcome, Requests, new_engines
 from infer_diag.simulators.serving.static_batches import batched
-from infer_diag.simulators.serving.step_time import StepTime
+from infer_diag.simulators.serving.step_time import EVEN, StepScatter, StepTime
 from infer_diag.simulators.serving.workload import Workload
 
 
 def simulate(
-    asked: Workload, settings: EngineSettings, step_time: StepTime, *, sample_every_s: float = 1.0
+    asked: Workload,
+    settings: EngineSettings,
+    step_time: StepTime,
+    *,
+    sample_every_s: float = 1.0,
+    scatter: StepScatter = EVEN,
 ) -> Simulation:
     """What an engine with these settings and step times does with these requests. Simulated.
 
-    The same arguments give the same frames: nothing is drawn here. Requests that can never run, because they are longer
-    than the pool or than a step's budget without chunked prompts, are refused: `finish_reason` says so.
+    The same arguments give the same frames: nothing is drawn here. `scatter` is of engines whose batch is continuous.
+    Requests that can never run, because they are longer than the pool or than a step's budget without chunked prompts,
+    are refused: `finish_reason` says so.
 
     Raises:
         DiagError: every request is refused, or `sample_every_s` is not above 0.
@@ -34,7 +40,7 @@ def simulate(
         )
     served = asked if fits.all() else asked.where(fits)
     if settings.continuous:
-        outcome, _ = continuous(served, settings, step_time)
+        outcome, _ = continuous(served, settings, step_time, scatter)
     else:
         outcome = batched(requests_of(served, settings)[0], settings, step_time)
     return Simulation(asked, fits, outcome, settings, step_time, sample_every_s)
@@ -56,7 +62,9 @@ def _fits(asked: Workload, settings: EngineSettings) -> np.ndarray[tuple[int], n
     return fits
 
 
-def continuous(asked: Workload, settings: EngineSettings, step_time: StepTime) -> tuple[Outcome, Engine]:
+def continuous(
+    asked: Workload, settings: EngineSettings, step_time: StepTime, scatter: StepScatter = EVEN
+) -> tuple[Outcome, Engine]:
     """(what came out, the engines as they are at the end)."""
     from infer_diag.simulators.serving.loop import simulation_loop
 
@@ -69,7 +77,8 @@ def continuous(asked: Workload, settings: EngineSettings, step_time: StepTime) -
     limits = settings.limits(blocks)
     limits = limits._replace(max_seqs=min(limits.max_seqs, len(asked)))
     engines = new_engines(requests, limits, settings.data_parallel_size, blocks, contents, longest)
-    times, rows = simulation_loop()(requests, limits, np.array(step_time.parameters), engines)
+    scattered = (scatter.decode_s, scatter.prompt_s, np.zeros(2))
+    times, rows = simulation_loop()(requests, limits, np.array(step_time.parameters), engines, scattered)
     pool = None if settings.pool_blocks is None else blocks
     outcome = Outcome(times, rows, requests, pool)
     return outcome, engines

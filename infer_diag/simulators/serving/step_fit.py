@@ -1,7 +1,8 @@
 """Step times fitted to what an engine did: from its steps, from its statistics, or from the times of its requests.
 
 Every fit is a non-negative least squares on relative errors, with large residuals weighted down (a stalled step, a
-preemption at another place than in the model). Source of the solver: Lawson and Hanson, "Solving Least Squares
+preemption at another place than in the model), so that one stall does not turn the line; a fit to steps is then scaled
+so that its sums are those of the log, stalls included. Source of the solver: Lawson and Hanson, "Solving Least Squares
 Problems", 1974, as scipy has it.
 """
 
@@ -12,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from infer_diag.errors import DiagError
-from infer_diag.simulators.serving.step_time import StepTime
+from infer_diag.simulators.serving.step_time import StepScatter, StepTime
 
 Floats = NDArray[np.float64]
 MIN_EQUATIONS = 20
@@ -23,27 +24,77 @@ _ROUNDS = 20
 _HOST = "load a log with iteration lines (--enable-logging-iteration-details), or per-request events"
 
 
-def fitted_to_steps(steps: pl.DataFrame) -> StepTime:
-    """Step time from the engine's own steps: fixed + prompt tokens + requests in their output. Fitted.
+def fitted_to_steps(steps: pl.DataFrame, *, prefix_hits: bool = False) -> StepTime:
+    """Step time from the engine's own steps: fixed + prompt tokens + requests in their output + pairs. Fitted.
 
-    Frame in: EngineSteps. Steps do not tell their context, so its share of the time lies in the other parts.
+    Frame in: EngineSteps. Pairs of prompt tokens = tokens² / (2 · prompts), as of equal whole prompts; with
+    `prefix_hits` an unknown part of each prompt comes before what a step computes, and no pairs are fitted. Steps do
+    not tell their context, so its share of the time lies in the other parts. Of steps with and of steps without prompts
+    the modelled durations add up to the logged ones, as far as non-negative parts allow it.
 
     Raises:
         DiagError: fewer than 20 steps with a duration.
     """
-    told = steps.filter((pl.col("duration_s") > 0) & (pl.col("kind") != "idle"))
+    told = _timed(steps)
     if len(told) < MIN_EQUATIONS:
         raise DiagError(f"{len(told)} engine steps with a duration are too few for a fit", hint=_HOST)
-    again = (told["decode_tokens"].cast(pl.Int64) - told["decode_count"]).clip(0)
-    features = np.column_stack(
-        [
-            np.ones(len(told)),
-            (told["prefill_tokens"].cast(pl.Int64) + again).to_numpy().astype(np.float64),
-            told["decode_count"].to_numpy().astype(np.float64),
-        ]
+    features, seconds = _of_steps(told), told["duration_s"].to_numpy()
+    if prefix_hits:
+        features[:, 3] = 0.0
+    parts, error = solved(features, seconds)
+    fixed_s, prefill_s, decode_s, pair_s = _summed_right(features, seconds, np.array(parts))
+    basis = f"{len(told):,} engine steps"
+    return StepTime(
+        fixed_s,
+        prefill_s,
+        decode_s,
+        per_pair_s=pair_s,
+        origin="fitted",
+        basis=basis,
+        error_ratio=error,
+        fitted_count=len(told),
     )
-    parts, error = solved(features, told["duration_s"].to_numpy())
-    return _fitted(parts, error, len(told), "engine steps")
+
+
+def step_scatter(steps: pl.DataFrame, step_time: StepTime) -> StepScatter:
+    """How the steps of a log scatter around a step time: duration − modelled, in order, of each kind. Measured.
+
+    Frame in: EngineSteps, in order. A kind without a step does not scatter.
+    """
+    told = _timed(steps)
+    features = _of_steps(told)
+    more_s = told["duration_s"].to_numpy() - step_time.seconds(features[:, 1], features[:, 2], 0.0, features[:, 3])
+    prompts = features[:, 1] > 0
+    return StepScatter(*(more_s[kind] if kind.any() else np.zeros(1) for kind in (~prompts, prompts)))
+
+
+def _timed(steps: pl.DataFrame) -> pl.DataFrame:
+    return steps.filter((pl.col("duration_s") > 0) & (pl.col("kind") != "idle"))
+
+
+def _of_steps(told: pl.DataFrame) -> Floats:
+    """1, prompt tokens and those computed again, requests in their output, and pairs of prompt tokens of each step."""
+    prompts = told["prefill_tokens"].to_numpy().astype(np.float64)
+    again = (told["decode_tokens"].cast(pl.Int64) - told["decode_count"]).clip(0).to_numpy().astype(np.float64)
+    count = np.maximum(told["prefill_count"].to_numpy(), 1)
+    pairs = prompts**2 / (2 * count) + again**2 / 2
+    decode = told["decode_count"].to_numpy().astype(np.float64)
+    return np.column_stack([np.ones(len(told)), prompts + again, decode, pairs])
+
+
+def _summed_right(features: Floats, seconds: Floats, parts: Floats) -> list[float]:
+    """The parts, scaled so that the sums of steps without and of steps with prompts are those of the log."""
+    prompts = features[:, 1] > 0
+    decode = features * [1.0, 0.0, 1.0, 0.0] @ parts
+    work = features * [0.0, 1.0, 0.0, 1.0] @ parts
+    alone = ~prompts if (~prompts).any() else prompts
+    slow = seconds[alone].sum() / max((decode + work)[alone].sum(), 1e-300)
+    left_s = seconds[prompts].sum() - slow * decode[prompts].sum()
+    heavy = left_s / work.sum() if work.sum() > 0 else slow
+    if heavy <= 0:
+        # Prompts cost less than the stalls of other steps: one scale for all is left.
+        slow = heavy = seconds.sum() / max((decode + work).sum(), 1e-300)
+    return [float(each) for each in parts * [slow, heavy, slow, heavy]]
 
 
 def fitted_to_samples(samples: pl.DataFrame, *, replicas: int = 1) -> StepTime:
