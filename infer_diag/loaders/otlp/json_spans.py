@@ -22,7 +22,7 @@ _SPAN = pl.Struct(
         "status": pl.Struct({"code": pl.String}),
     }
 )
-_SCOPES = pl.List(pl.Struct({"spans": pl.List(_SPAN)}))
+_SCOPES = pl.List(pl.Struct({"scope": pl.Struct({"name": pl.String}), "spans": pl.List(_SPAN)}))
 _RESOURCES = pl.List(
     pl.Struct(
         {
@@ -62,7 +62,9 @@ def _spans(read: pl.DataFrame) -> pl.DataFrame:
         "resource",
         pl.coalesce(one.field("scopeSpans"), one.field("instrumentationLibrarySpans")).alias("scope"),
     )
-    listed = scopes.explode("scope").select("line", "resource", pl.col("scope").struct.field("spans").alias("span"))
+    named = pl.col("scope").struct.field("scope").struct.field("name").alias("scope_name")
+    each = pl.col("scope").struct.field("spans").alias("span")
+    listed = scopes.explode("scope").select("line", "resource", named, each)
     spans = listed.explode("span").drop_nulls("span").unnest("span").with_row_index("row")
     own = _wide(spans.select("row", "attributes"), "row")
     shared = resources.select("resource", one.field("resource").struct.field("attributes"))
@@ -81,6 +83,7 @@ def _named(spans: pl.DataFrame) -> pl.DataFrame:
         *(_hexadecimal(pl.col(source).replace("", None)).alias(name) for name, source in ids.items()),
         "name",
         pl.coalesce("service_around", "service").alias("service"),
+        pl.col("scope_name").replace("", None).alias("scope"),
         pl.col("startTimeUnixNano").cast(pl.Int64, strict=False).alias("begin_ns"),
         pl.col("endTimeUnixNano").cast(pl.Int64, strict=False).alias("end_ns"),
         pl.col("status").struct.field("code").is_in(list(_ERRORS)).fill_null(False).alias("failed"),

@@ -61,6 +61,7 @@ def _span_rows(request: Any) -> Iterator[dict[str, Any]]:
                     "parent": span.parent_span_id.hex() or None,
                     "name": span.name,
                     "service": around.get("service.name"),
+                    "scope": scope.scope.name or None,
                     "begin_ns": _signed(span.start_time_unix_nano),
                     "end_ns": _signed(span.end_time_unix_nano),
                     "failed": span.status.code == _ERROR,

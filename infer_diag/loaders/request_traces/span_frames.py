@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from infer_diag.loaders.conformed import Frames
+from infer_diag.loaders.request_traces.engine_names import UNKNOWN_ENGINE, engine_of
 from infer_diag.loaders.request_traces.own_spans import of_own, own_frames
 from infer_diag.loaders.request_traces.spans import request_frames, request_spans, usable
 from infer_diag.loaders.request_traces.start_spans import of_starts, start_frames
@@ -36,7 +37,7 @@ def told_by(spans: pl.DataFrame, since_ns: int | None = None) -> SpanFrames:
     left = len(spans) - len(known)
     notes = [f"{left:,} spans are told twice or have no begin or end before it"] if left else []
     if not isinstance(first, int) or not isinstance(last, int):
-        return SpanFrames({}, None, None, "opentelemetry", (), tuple(notes))
+        return SpanFrames({}, None, None, UNKNOWN_ENGINE, (), tuple(notes))
     served = asked["begin_ns"].max()
     starts = start_frames(starting, served if isinstance(served, int) else None)
     ours = own_frames(own, len(starts.get("starts", ())))
@@ -57,4 +58,5 @@ def _engine(own: pl.DataFrame, asked: pl.DataFrame, starting: pl.DataFrame) -> s
     named = own["own_engine"].drop_nulls()
     if not named.is_empty():
         return str(named[0])
-    return "vllm" if not starting.is_empty() or (asked["name"] == "llm_request").any() else "opentelemetry"
+    # vLLM alone traces its starts under these names; any application may call a request's span `llm_request`.
+    return "vllm" if not starting.is_empty() else engine_of(asked)

@@ -55,6 +55,8 @@ ATTRIBUTES = {
     "gen_ai.latency.time_in_model_inference": "compute",
     "vllm.process_kind": "process_kind",
     "vllm.process_name": "process_name",
+    "otel.scope.name": "scope_tag",
+    "otel.library.name": "library_tag",
     **{f"infer_diag.{name}": f"own_{name}" for name in OWN},
 }
 """Attributes of a span or of its resource that are read, and the columns that hold them as text."""
@@ -66,6 +68,7 @@ SPAN: dict[str, Any] = {
     "parent": pl.String,
     "name": pl.String,
     "service": pl.String,
+    "scope": pl.String,
     "begin_ns": pl.Int64,
     "end_ns": pl.Int64,
     "failed": pl.Boolean,
