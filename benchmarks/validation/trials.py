@@ -46,8 +46,8 @@ def logged_trials(number: int, seed: int) -> list[Row]:
     """The logged fleets of one number: well, and sick by one cause after another."""
     made = logged.logged_fleets(_drawn(f"{seed} logged {number}"))
     rows = _rows("nothing", "logs", number, made.fleet(None), {})
-    for cause, part in made.truth.items():
-        rows += _rows(cause, "logs", number, made.fleet(cause), {cause: part})
+    for cause, parts in made.truth.items():
+        rows += _rows(cause, "logs", number, made.fleet(cause), parts)
     return rows
 
 
@@ -68,8 +68,7 @@ def varied_fleet(number: int, seed: int) -> dict[str, Observed]:
     """A fleet whose deployments all differ, for what must hold whatever their numbers."""
     changes: list[dict[str, Any]] = [{}, *COUNTED_CAUSES.values(), {"price": 4.0}, {"throttle": 1.2}]
     return {
-        f"d{k}": counted.seen(Plan(_drawn(f"{seed} varied {number} {k}"), hours=192, **each))
-        for k, each in enumerate(changes)
+        f"d{k}": counted.seen(Plan(_drawn(f"{seed} varied {number} {k}"), **each)) for k, each in enumerate(changes)
     }
 
 

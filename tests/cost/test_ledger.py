@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import polars as pl
@@ -145,3 +146,13 @@ def test_windows_are_as_few_as_the_samples_ask() -> None:
     assert width_us(86_400.0, 15.0) == 300_000_000
     assert width_us(400 * 86_400.0 * 2, None) == 172_800_000_000
     assert microseconds(pl.Series([1]).cast(pl.Datetime("us", "UTC"))[0]) == 1
+
+
+def test_a_batch_read_off_gauges_says_how_far_its_steps_are_off(tmp_path: Path) -> None:
+    made = folder(tmp_path, "one", minutes=30)
+    exact = observed(diag.load(made, year=2026)).windows
+    assert exact["step_variance_count"].sum() < 1e-3 * exact["step_count"].sum()
+    log = (made / "server.log").read_text(encoding="utf-8")
+    (made / "server.log").write_text(re.sub(r"Running: 18 reqs", "Running: 12 reqs", log), encoding="utf-8")
+    blurred = observed(diag.load(made, year=2026)).windows
+    assert blurred["step_variance_count"].sum() > 10 * blurred["step_count"].sum()

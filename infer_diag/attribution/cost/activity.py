@@ -8,6 +8,7 @@ from datetime import datetime
 
 import polars as pl
 
+from infer_diag.attribution.cost.batch_sampling import step_variance
 from infer_diag.attribution.cost.holds import Hold
 from infer_diag.attribution.cost.lanes import Lanes
 from infer_diag.attribution.cost.ready_time import ready_intervals, told_stretches
@@ -16,6 +17,7 @@ from infer_diag.recording import Recording
 
 BINDS_AT = 0.95
 """KV use from which a queue waits for memory and not for a slot."""
+_STREAM = ("source_id", "replica", "lane")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ def activity(recording: Recording, told: Lanes, found: Sequence[Hold], first: da
         windows, covered, basis, sources = pl.DataFrame(schema={"window": pl.Int64}), 0.0, None, []
     steps = _stepped(recording, found, first, width)
     if not steps.is_empty():
-        windows = windows.drop("decode_tokens", "prefill_tokens", "step_count", strict=False)
+        windows = windows.drop("decode_tokens", "prefill_tokens", "step_count", "step_variance_count", strict=False)
         windows = windows.join(steps, on="window", how="full", coalesce=True)
     timed, of_requests = not steps.is_empty(), pieces.is_empty()
     return Activity(windows, ready_gpu_s, min(covered, ready_gpu_s), basis, timed, tuple(sources), of_requests)
@@ -103,21 +105,29 @@ def _sampled(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
 
 
 def _rated(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
-    """Tokens by the printed rates: each is of the stretch before its line."""
+    """Tokens by the printed rates: each is of the stretch before its line.
+
+    A gauge tells the batch at its line and not over the stretch: `step_variance_count` is how far that is off.
+    """
     lanes = pl.col("lane_count")
     tokens = pl.col("output_tokens_per_s") * pl.col("rate_s").fill_null(0.0) / lanes
     prompts = pl.coalesce("new_tokens", pl.col("prompt_tokens_per_s") * pl.col("rate_s").fill_null(0.0)) / lanes
     batch = pl.when(pl.col("running_count") > 0).then(pl.col("running_count") / lanes)
     told = pieces.filter(
         "rated", pl.any_horizontal(pl.col("output_tokens_per_s", "prompt_tokens_per_s", "new_tokens").is_not_null())
-    )
+    ).with_columns(tokens=tokens, prompts=prompts, steps=tokens / batch, stream=pl.struct(_STREAM))
+    works = (pl.col("tokens") > 0) & pl.col("steps").is_not_null()
+    working = told.filter(works).sort("stream", "time", "line")
+    working = working.with_columns(step_variance(working).alias("variance"))
     return (
-        told.with_columns(window_of(pl.col("time"), first, width))
+        pl.concat([working, told.filter(~works.fill_null(False))], how="diagonal")
+        .with_columns(window_of(pl.col("time"), first, width))
         .group_by("window")
         .agg(
-            decode_tokens=tokens.sum(),
-            prefill_tokens=prompts.sum(),
-            step_count=(tokens / batch).filter(batch.is_not_null()).sum(),
+            decode_tokens=pl.col("tokens").sum(),
+            prefill_tokens=pl.col("prompts").sum(),
+            step_count=pl.col("steps").sum(),
+            step_variance_count=pl.col("variance").sum(),
         )
     )
 

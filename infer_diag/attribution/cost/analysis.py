@@ -51,6 +51,8 @@ Floats = npt.NDArray[np.float64]
 
 DAYS_ASKED_S = 7 * 86_400.0
 """Traffic that has a daily cycle is not seen whole in less."""
+LEAST_WINDOWS = 3 * PROVISIONAL_BLOCKS
+"""Three windows a block: in fewer, no autocorrelation shows, and blocks are no shorter than what they should hold."""
 _WORKLOAD = ("mix", "prefix_cache")
 
 
@@ -157,7 +159,9 @@ def _compared_rows(
 def _study(told: dict[str, Profile], how: str, weight: float | None) -> _Study:
     groups = {name: each.seen.group for name, each in told.items()}
     effective = {name: effective_count(series(each)) for name, each in told.items()}
-    verdicts = {name: verdict(value) for name, value in effective.items()}
+    verdicts: dict[str, Verdict] = {
+        name: verdict(value) if told[name].count >= LEAST_WINDOWS else "refused" for name, value in effective.items()
+    }
     spans = [each.count * each.seen.width_s for each in told.values()]
     blocks = blocks_of_days(min(spans)) if spans and min(spans) >= DAYS_ASKED_S else BLOCKS
     if "provisional" in verdicts.values():

@@ -17,7 +17,7 @@ Demand = Literal["low", "point", "high"]
 
 BOUND_RATIO = 0.01
 """Share of the decode tokens that memory has to bind before a cap is read off the batches run then."""
-ROUTED_RATIO = 0.5
+ROUTED_RATIO = 1 / 3
 """Share of the decode tokens that memory binds where a replica gets as much as it can carry."""
 ALWAYS_RATIO = 0.9
 """Share of a window's busy time in which memory binds, from which it binds throughout."""
@@ -70,7 +70,7 @@ def demanded(load: Load, curve: StepCurve, context: float, demand: Demand) -> Fl
 def routed(load: Load) -> float:
     """How far a lull may be memory's doing: a router or autoscaler that knows what a replica carries gives it no more.
 
-    Then memory binds for much of the time: 1 from half of the tokens on, below that with the square of their share.
+    Then memory binds for much of the time: 1 from a third of the tokens on, below that with the square of their share.
     """
     total = float(load.decode.sum())
     return min(1.0, float(load.decode @ load.bound) / (ROUTED_RATIO * total)) ** 2 if total > 0 else 0.0
