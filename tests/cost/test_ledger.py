@@ -155,4 +155,4 @@ def test_a_batch_read_off_gauges_says_how_far_its_steps_are_off(tmp_path: Path) 
     log = (made / "server.log").read_text(encoding="utf-8")
     (made / "server.log").write_text(re.sub(r"Running: 18 reqs", "Running: 12 reqs", log), encoding="utf-8")
     blurred = observed(diag.load(made, year=2026)).windows
-    assert blurred["step_variance_count"].sum() > 10 * blurred["step_count"].sum()
+    assert blurred["step_variance_count"].sum() > 5 * blurred["step_count"].sum()
