@@ -15,6 +15,7 @@ from infer_diag.attribution.start_reading import start_readings
 from infer_diag.diagnose import Diagnosis
 from infer_diag.errors import DiagError
 from infer_diag.export.placing import Placing
+from infer_diag.export.texts import MOST_OF_A_LABEL, cleaned
 
 MOST_SERIES = 5000
 """More than this of one diagnosis is a label out of hand."""
@@ -85,15 +86,18 @@ def series_of(diagnosis: Diagnosis, placing: Placing) -> tuple[Series, ...]:
     Raises:
         DiagError: there are more than `MOST_SERIES`.
     """
-    found: dict[tuple[str, Attributes], dict[int, float]] = defaultdict(dict)
-    for name, attributes, us, value in (
+    rows = [
         *_of_starts(diagnosis, placing),
         *_of_findings(diagnosis, placing.last_us),
         *_of_requests(diagnosis, placing.last_us),
         *_of_samples(diagnosis.recording.engine_samples, _SAMPLES, ("replica", "kind"), placing),
         *_of_samples(diagnosis.recording.gpu_samples, _DEVICES, ("gpu", "instance"), placing),
-    ):
-        told = tuple(sorted((key, str(text)) for key, text in attributes.items() if text is not None))
+    ]
+    texts = (str(text) for _, attributes, _, _ in rows for text in attributes.values() if text is not None)
+    clean = cleaned(texts, MOST_OF_A_LABEL)
+    found: dict[tuple[str, Attributes], dict[int, float]] = defaultdict(dict)
+    for name, attributes, us, value in rows:
+        told = tuple(sorted((key, clean[str(text)]) for key, text in attributes.items() if text is not None))
         found[name, told][us] = value
     if len(found) > MOST_SERIES:
         raise DiagError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -20,12 +20,13 @@ from infer_diag.attribution.reconcile import reconciled
 from infer_diag.attribution.start_reading import StartReading, start_readings
 from infer_diag.diagnose import Diagnosis
 from infer_diag.export.placing import Placing
+from infer_diag.export.texts import MOST_CHARACTERS, Value, cleaned, texts_of, with_clean
 from infer_diag.recording import Recording
 
-Value = str | bool | int | float | list[str]
 WHOLE = "infer_diag recording"
 START = "infer_diag start"
 FINDING = "infer_diag.finding"
+_JSON = ("infer_diag.unplaced", "infer_diag.readings")
 _MOST_READINGS = 200
 """Readings that are kept of one progress bar; the last one always is."""
 
@@ -75,7 +76,22 @@ def spans_of(diagnosis: Diagnosis, placing: Placing) -> Spans:
     first = min([placing.first_us, *(one.begin_us for one in found)])
     last = max([placing.last_us, *(one.end_us for one in found)])
     whole = Interval("recording", None, WHOLE, first, last, {}, tuple(_findings(diagnosis, last)))
-    return Spans((whole, *found), tuple(left_out))
+    return Spans(_cleaned([whole, *found]), tuple(left_out))
+
+
+def _cleaned(intervals: list[Interval]) -> tuple[Interval, ...]:
+    """The same with log text as it may be shown; what is JSON was made here and is left as it is."""
+    told = [one.attributes for one in intervals] + [note.attributes for one in intervals for note in one.notes]
+    own = {str(one.attributes.get(name)) for one in intervals for name in _JSON}
+    clean = cleaned((text for each in told for text in texts_of(each) if text not in own), MOST_CHARACTERS)
+    return tuple(
+        replace(
+            one,
+            attributes=with_clean(one.attributes, clean),
+            notes=tuple(replace(note, attributes=with_clean(note.attributes, clean)) for note in one.notes),
+        )
+        for one in intervals
+    )
 
 
 def _findings(diagnosis: Diagnosis, us: int) -> Iterator[Note]:

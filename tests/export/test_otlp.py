@@ -18,7 +18,7 @@ from infer_diag.diagnose import Diagnosis
 from infer_diag.errors import DiagError, SourceError
 from infer_diag.export import otlp_wire
 
-SAMPLES = ["captured/two_starts", "captured/pipeline_warm", "fleet/rag-legal", "fleet/search-qa", "fleet/desk-llama"]
+SAMPLES = ["captured/two_starts", "captured/pipeline_warm", "fleet/rag-legal", "fleet/desk-llama"]
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 ORIGIN = datetime(2026, 3, 14, 9, 0, tzinfo=UTC)
 
@@ -235,3 +235,18 @@ def test_series_out_of_hand_are_refused(two_starts: Diagnosis, tmp_path: Path, m
 def test_a_fleet_is_refused() -> None:
     with pytest.raises(DiagError, match="one recording"):
         export.otlp("no diagnosis", "out.jsonl")  # type: ignore[arg-type]
+
+
+def test_hostile_text_of_a_log_goes_out_redacted_and_bounded(tmp_path: Path) -> None:
+    gpu = "0\\u202e" + "x" * 5000
+    page = f"""# scrape 2026-03-14T09:00:00Z
+DCGM_FI_DEV_FB_USED{{gpu="{gpu}",Hostname="n"}} 100
+DCGM_FI_DEV_FB_USED{{gpu="hf_{"a" * 34}",Hostname="n"}} 100
+vllm:num_requests_running 3
+""".encode().decode("unicode_escape")
+    (tmp_path / "page.txt").write_text(page, encoding="utf-8")
+    export.otlp(diag.diagnose(diag.load(tmp_path / "page.txt")), tmp_path / "out.jsonl")
+    text = (tmp_path / "out.jsonl").read_text(encoding="utf-8")
+    assert "infer_diag.gpu.memory.used" in text
+    assert "hf_" + "a" * 34 not in text and "\u202e" not in text
+    assert "x" * 200 not in text
