@@ -47,12 +47,12 @@ def export(
     """
     if to_otlp is None and write_url is None:
         raise DiagError("where to is not said", hint="--otlp ENDPOINT|FILE, --remote-write URL, or both")
-    labels, place = _labels(label or []), _moment(origin)
     from infer_diag.cli_answers import diagnosed
     from infer_diag.diagnose import Diagnosis
     from infer_diag.export import otlp, remote_write
-    from infer_diag.export.labels import checked
+    from infer_diag.export.labels import checked, written
 
+    labels, place = written(label or []), _moment(origin)
     checked(labels)  # before the logs are read, which may take long
     diagnosis = diagnosed(paths, quiet, format=format, year=year, tz=tz, strict=strict)
     if not isinstance(diagnosis, Diagnosis):
@@ -63,18 +63,6 @@ def export(
     if not quiet:
         for one in done:
             typer.echo(str(one), err=True)
-
-
-def _labels(given: list[str]) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise DiagError(f"{text[:40]!r} is no label", hint="write NAME=VALUE, such as tenant_id=acme")
-        if name in labels:
-            raise DiagError(f"the label {name[:40]!r} is given twice", hint="one value a label")
-        labels[name] = value
-    return labels
 
 
 def _moment(text: str | None) -> datetime | None:

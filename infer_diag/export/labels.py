@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from infer_diag.errors import DiagError
@@ -70,6 +70,23 @@ def checked(labels: Mapping[str, str] | None) -> Labels:
         seen.add(flat)
     bounded = {name: value for name, value in given.items() if not _is_unbounded(name)}
     return Labels(given, bounded)
+
+
+def written(texts: Iterable[str]) -> dict[str, str]:
+    """Labels written as `NAME=VALUE`.
+
+    Raises:
+        DiagError: one is not written so, or a name comes twice.
+    """
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise DiagError(f"{redact(text)[:40]!r} is no label", hint="write NAME=VALUE, such as tenant_id=acme")
+        if name in labels:
+            raise DiagError(f"the label {redact(name)[:40]!r} is given twice", hint="one value a label")
+        labels[name] = value
+    return labels
 
 
 def _is_unbounded(name: str) -> bool:
