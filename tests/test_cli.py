@@ -7,8 +7,12 @@ import os
 import pty
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,7 +185,7 @@ def test_wrong_words_are_status_2(run: Command) -> None:
         assert "Usage" in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["diagnose", "report", "formats", "samples"])
+@pytest.mark.parametrize("verb", ["diagnose", "report", "formats", "samples", "watch"])
 def test_help_tells_every_verb(run: Command, verb: str) -> None:
     assert verb in run("--help").stdout
     done = run(verb, "-h")
@@ -215,6 +219,84 @@ def test_a_diagnosis_in_text_loads_no_chart_and_no_notebook() -> None:
     loaded = {name.split(".")[0] for name in done.stderr.split()}
     assert "polars" in loaded
     assert not loaded & {"plotly", "IPython", "jinja2", "rich", "cupy", "pynvml"}
+
+
+@pytest.fixture
+def engine() -> Iterator[str]:
+    """The address of an engine's metrics, whose counters grow with every scrape."""
+    asked: list[int] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(1)
+            labels = '{engine="0",model_name="m"}'
+            values = {"num_requests_running": 3, "generation_tokens_total": 100 * len(asked)}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write("".join(f"vllm:{name}{labels} {value}\n" for name, value in values.items()).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_watch_of_an_engine_ends_by_itself_and_keeps_what_it_saw(run: Command, engine: str, tmp_path: Path) -> None:
+    done = run("watch", engine, "--every", "200ms", "--for", "1s", "--out", "seen")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "scrapes" in done.stdout and "1 s are over" in done.stdout
+    recorded = infer_diag.load(tmp_path / "seen")
+    assert recorded.rows()["engine_samples"] > 1
+    assert set(recorded.engine_samples["running_count"]) == {3}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--every", "2"], "unit"),
+        (["--for", "soon"], "soon"),
+        (["--every", "100ms"], "from 200 ms on"),
+    ],
+)
+def test_a_watch_that_cannot_begin_is_one_line(run: Command, words: list[str], told: str) -> None:
+    assert told in run.failure("watch", "server.log", "--for", "300ms", *words)
+
+
+def test_a_watch_that_saw_nothing_is_status_2(run: Command) -> None:
+    done = run("watch", "absent.log", "--every", "200ms", "--for", "300ms")
+    assert done.returncode == 2
+    assert "absent.log" in done.stdout
+
+
+def test_a_report_is_markdown_or_html_as_it_is_named(run: Command, tmp_path: Path) -> None:
+    text = run("report", SAMPLE, "--format", "md", "--out", "-").stdout
+    assert text.startswith("# Inference diagnosis") and "## Findings" in text
+    assert run("report", SAMPLE, "--format", "md").stderr == f"report: {tmp_path / 'report.md'}\n"
+    assert run("report", SAMPLE, "--out", "ticket.md").returncode == 0
+    for name in ("report.md", "ticket.md"):
+        assert (tmp_path / name).read_text(encoding="utf-8") == text
+    assert "--log-format" in run.failure("report", SAMPLE, "--format", "vllm")
+    assert run("report", SAMPLE, "--log-format", "vllm", "--out", "r.html").returncode == 0
+    assert "only Markdown is printed" in run.failure("report", SAMPLE, "--format", "html", "--out", "-")
+
+
+def test_a_notebook_is_written_alone_or_beside(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Path, dict[str, Any]]] = []
+    package = sys.modules["infer_diag.report"]
+    monkeypatch.setattr(package, "write_notebook", lambda _, target, options: asked.append((target, options)))
+    done = run("report", SAMPLE, "--notebook", "r.ipynb", "--tz", "UTC")
+    assert (done.returncode, list(tmp_path.iterdir())) == (0, [])
+    assert asked[0][0] == Path("r.ipynb")
+    assert {name: value for name, value in asked[0][1].items() if value} == {"paths": [SAMPLE], "tz": "UTC"}
+    run("report", SAMPLE, "--notebook", "r.ipynb", "--out", "r.md")
+    assert [path.name for path in tmp_path.iterdir()] == ["r.md"]
+    assert len(asked) == 2
 
 
 def test_a_crash_loop_is_counted(run: Command, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infer_diag.jupyter.cells import cell_function
+from infer_diag.jupyter.cells import cell_function, cell_grammar
 from infer_diag.jupyter.completion import Matcher
 from infer_diag.jupyter.cost import ledger_panel
 from infer_diag.jupyter.grammar import grammar
@@ -39,10 +39,10 @@ def load(shell: InteractiveShell) -> None:
     """Register `%diag`, `%%diag` and their completion."""
     unload(shell)
     session = Session(shell.user_ns)
-    parser = grammar(session)
+    parser, cells = grammar(session), cell_grammar()
     shell.register_magic_function(Magic(parser, session).function(), "line", MAGIC)
-    shell.register_magic_function(cell_function(shell, session), "cell", MAGIC)
-    shell.Completer.custom_matchers.append(Matcher(parser))
+    shell.register_magic_function(cell_function(shell, session, cells), "cell", MAGIC)
+    shell.Completer.custom_matchers.append(Matcher(parser, cells))
 
 
 def unload(shell: InteractiveShell) -> None:

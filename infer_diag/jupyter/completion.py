@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion
 
 _LINE = re.compile(r"^\s*(?:[\w.,\s]+=\s*)?%diag\s+(?P<words>.*)$")
+_CELL = re.compile(r"^%%diag\s+(?P<words>.*)$")
 _MAX_PATHS = 200
 
 
@@ -21,18 +22,21 @@ class Matcher:
     matcher_identifier = "infer_diag"
     matcher_priority = 100.0
 
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._parser = parser
+    def __init__(self, parser: argparse.ArgumentParser, cells: argparse.ArgumentParser) -> None:
+        """`parser`: the grammar of lines; `cells`: that of the first line of a cell."""
+        self._parser, self._cells = parser, cells
         self.__qualname__ = self.matcher_identifier  # IPython reads it off every matcher, as if all were functions
 
     def __call__(self, context: CompletionContext) -> dict[str, Any]:
         """The words that may stand at the cursor, in the form of IPython's second matcher interface."""
-        match = _LINE.match(context.text_until_cursor)
+        is_cell = context.text_until_cursor.startswith("%%") and context.cursor_line == 0
+        match = (_CELL if is_cell else _LINE).match(context.text_until_cursor)
         if match is None:
             return {"completions": [], "suppress": False}
         token = match["words"].split(" ")[-1]
         words = match["words"][: len(match["words"]) - len(token)].split()
-        found = [word for word in candidates(self._parser, words, token) if word.startswith(token)]
+        parser = self._cells if is_cell else self._parser
+        found = [word for word in candidates(parser, words, token) if word.startswith(token)]
         completions = [SimpleCompletion(text=word, type="param") for word in dict.fromkeys(found)]
         return {"completions": completions, "suppress": True, "ordered": True, "matched_fragment": token}
 
@@ -55,6 +59,11 @@ def candidates(parser: argparse.ArgumentParser, words: list[str], token: str) ->
         yield from _positional(actions, _given(words[1:], options), token)
     used = [options[word] for word in words if word in options]
     yield from (option for option, action in options.items() if action not in used)
+
+
+def completed(action: argparse.Action, completer: Callable[[str], Iterable[str]]) -> None:
+    """Gives an argument what completes it."""
+    action.completer = completer  # type: ignore[attr-defined]
 
 
 def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

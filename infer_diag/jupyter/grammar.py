@@ -18,7 +18,6 @@ from infer_diag.loaders import FORMATS
 
 Run = Callable[[Session, argparse.Namespace], Panel]
 Code = Callable[[Session, argparse.Namespace], str]
-Completer = Callable[[str], Iterable[str]]
 
 
 def grammar(session: Session) -> argparse.ArgumentParser:
@@ -40,7 +39,7 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     coldstart = verb("coldstart", verbs.coldstart_verb, verbs.coldstart_code)
     _recording(coldstart, session)
     start = coldstart.add_argument("--start", metavar="START", help="one start of several, such as start-2")
-    _completed(start, lambda token: _starts(session))
+    completion.completed(start, lambda token: _starts(session))
     _batching(verb("batching", verbs.batching_verb, verbs.batching_code), session)
     _memory(verb("memory", verbs.memory_verb, verbs.memory_code), session)
     _cost(verb("cost", cost.cost_verb, cost.cost_code), session)
@@ -51,7 +50,7 @@ def grammar(session: Session) -> argparse.ArgumentParser:
     out = report.add_argument(
         "--out", metavar="FILE", default="report.html", help="file.html, .md or .ipynb (report.html)"
     )
-    _completed(out, completion.paths)
+    completion.completed(out, completion.paths)
     verb("samples", verbs.samples_verb, verbs.samples_code)
     helped = verb("help", lambda session, options: verbs.help_of(parser, options.about))
     helped.description = "The grammar of one verb, or the list of all."
@@ -63,10 +62,10 @@ def _load(parser: argparse.ArgumentParser) -> None:
     path = parser.add_argument(
         "path", metavar="PATH", nargs="+", help="files, folders, globs, prometheus+http://HOST:PORT or sample:NAME"
     )
-    _completed(path, _loadable)
+    completion.completed(path, _loadable)
     parser.add_argument("--as", dest="name", metavar="NAME", help="name of the recording (the file's stem)")
     form = parser.add_argument("--format", metavar="FORMAT", help="read every file as this format")
-    _completed(form, lambda token: FORMATS)
+    completion.completed(form, lambda token: FORMATS)
     parser.add_argument("--year", metavar="YEAR", type=int, help="year of stamps that print none")
     parser.add_argument("--tz", metavar="ZONE", help="time zone of stamps that name none, such as Asia/Shanghai")
     parser.add_argument(
@@ -99,18 +98,18 @@ def _cost(parser: argparse.ArgumentParser, session: Session) -> None:
         nargs="?",
         help="a recording, a fleet, or a folder of deployments (the last loaded)",
     )
-    _completed(what, lambda token: [*session.names(), *completion.paths(token)])
+    completion.completed(what, lambda token: [*session.names(), *completion.paths(token)])
     reference = parser.add_argument(
         "--reference", metavar="REFERENCE", default="median", help="median, best, roofline or a deployment (median)"
     )
-    _completed(reference, lambda token: REFERENCES)
+    completion.completed(reference, lambda token: REFERENCES)
     parser.add_argument("--deployment", metavar="NAME", help="one deployment of the fleet, as a waterfall")
     _price(parser)
 
 
 def _compare(parser: argparse.ArgumentParser, session: Session) -> None:
     for name, about in (("one", "the recording that is asked about"), ("other", "the one that it is compared with")):
-        _completed(parser.add_argument(name, metavar=name.upper(), help=about), lambda token: session.names())
+        completion.completed(parser.add_argument(name, metavar=name.upper(), help=about), lambda token: session.names())
     _price(parser)
 
 
@@ -120,11 +119,7 @@ def _price(parser: argparse.ArgumentParser) -> None:
 
 def _recording(parser: argparse.ArgumentParser, session: Session) -> None:
     action = parser.add_argument("recording", metavar="RECORDING", nargs="?", help="its name (the last one loaded)")
-    _completed(action, lambda token: session.names())
-
-
-def _completed(action: argparse.Action, completer: Completer) -> None:
-    action.completer = completer  # type: ignore[attr-defined]
+    completion.completed(action, lambda token: session.names())
 
 
 def _loadable(token: str) -> Iterable[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from infer_diag.errors import DiagError
 from infer_diag.jupyter import watch
-from infer_diag.jupyter.completion import paths
+from infer_diag.jupyter.completion import completed, paths
 from infer_diag.jupyter.explore import explore, explorer_panel
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.session import Session
@@ -81,22 +81,18 @@ def add_live_verbs(verb: Verb, session: Session) -> None:
     """Adds both to the grammar."""
     looked = verb("explore", explore_verb, explore_code)
     named = looked.add_argument("recording", metavar="RECORDING", nargs="?", help="its name (the last one loaded)")
-    _completed(named, lambda token: session.names())
+    completed(named, lambda token: session.names())
     watched = verb("watch", watch_verb, watch_code)
     what = watched.add_argument(
         "targets", metavar="TARGET", nargs="*", help="gpu, http://HOST:PORT/metrics, or a log that still grows (gpu)"
     )
-    _completed(what, lambda token: [*(word for word in (GPU, "http://") if not token), *paths(token)])
+    completed(what, lambda token: [*(word for word in (GPU, "http://") if not token), *paths(token)])
     watched.add_argument("--every", metavar="TIME", default="2s", help="time between two looks (2s)")
     watched.add_argument("--for", dest="for_time", metavar="TIME", help="end after this time; the cell waits for it")
     watched.add_argument(
         "--as", dest="name", metavar="NAME", help="name of the recording (the host, or the log's stem)"
     )
     folder = watched.add_argument("--out", metavar="DIR", help="keep the scrapes and samples in this folder")
-    _completed(folder, paths)
+    completed(folder, paths)
     watched.add_argument("--tz", metavar="ZONE", help="time zone of a log's stamps that name none")
     watched.add_argument("--stop", action="store_true", help="end the watch of this name, or all of them")
-
-
-def _completed(action: argparse.Action, completer: Callable[[str], Iterable[str]]) -> None:
-    action.completer = completer  # type: ignore[attr-defined]

@@ -65,6 +65,31 @@ def test_without_a_gpu_the_cell_does_not_run(watched: Any, monkeypatch: pytest.M
     assert "ran" not in watched.shell.user_ns
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("%%diag ", ["%%diag probe"]),
+        ("%%diag pro", ["%%diag probe"]),
+        ("%%diag probe --", ["%%diag probe --as", "%%diag probe --out", "%%diag probe --code"]),
+        ("%%diag probe --out kept --c", ["%%diag probe --out kept --code"]),
+        ("%%diag probe --out ke", ["%%diag probe --out kept/"]),
+    ],
+)
+def test_the_tab_key_knows_the_cell(watched: Any, line: str, offered: list[str]) -> None:
+    Path("kept").mkdir()
+    assert watched.complete(line) == offered
+
+
+def test_the_code_does_the_same_and_the_cell_does_not_run(watched: Any) -> None:
+    cell = 'text = """a\nb"""\nfor size in (10, 20):\n    pool.malloc(size)\n'
+    code = watched.ok(f"%%diag probe --as churn --out kept --code\n{cell}").text
+    assert "text" not in watched.shell.user_ns and not Path("kept").exists()
+    watched.ok(code)
+    assert watched.shell.user_ns["text"] == "a\nb"
+    events = watched.shell.user_ns["churn"].allocator_events
+    assert events.filter(action="alloc")["requested_bytes"].to_list() == [10, 20]
+
+
 def test_unloading_takes_the_cell_magic_away(watched: Any) -> None:
     watched.ok("%unload_ext infer_diag")
     magics = watched.shell.magics_manager.magics
