@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from infer_diag.attribution.intervals import Span, microseconds
+from infer_diag.attribution.intervals import Span
+from infer_diag.attribution.row_values import length_us, text, whole
 from infer_diag.schema import INSIDE, PHASES
 
 UNLABELLED = "unlabelled"
@@ -209,28 +210,19 @@ def _nearest(candidates: Sequence[int], value: int) -> int | None:
 
 def mark(row: Mapping[str, object], worker: str) -> Mark:
     """A row of `Phases` whose times are microseconds since the epoch, as a mark of this worker."""
-
-    def whole(name: str) -> int | None:
-        value = row[name]
-        return value if isinstance(value, int) else None
-
-    def length(name: str) -> int | None:
-        value = row[name]
-        return microseconds(value) if isinstance(value, float) else None
-
-    size, replica = row["size_bytes"], row["replica"]
+    size = row["size_bytes"]
     return Mark(
         phase=str(row["phase"]),
         worker=worker,
-        replica=replica if isinstance(replica, str) else None,
-        begin=whole("begin"),
-        end=whole("end"),
-        length=length("duration_s"),
-        lower=length("lower_s"),
-        upper=length("upper_s"),
-        resolution=length("resolution_s") or 0,
+        replica=text(row["replica"]),
+        begin=whole(row["begin"]),
+        end=whole(row["end"]),
+        length=length_us(row["duration_s"]),
+        lower=length_us(row["lower_s"]),
+        upper=length_us(row["upper_s"]),
+        resolution=length_us(row["resolution_s"]) or 0,
         is_total=bool(row["is_total"]),
-        source_id=whole("source_id") or 0,
-        line=whole("line") or 0,
+        source_id=whole(row["source_id"]) or 0,
+        line=whole(row["line"]) or 0,
         size_bytes=size if isinstance(size, float) else None,
     )

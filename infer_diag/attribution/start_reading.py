@@ -24,6 +24,7 @@ from infer_diag.attribution.occurrences import (
     occurrences,
     parents,
 )
+from infer_diag.attribution.row_values import length_us, text, whole
 from infer_diag.recording import Recording
 
 OF_SERVING = ("response", "preemption", "in_use")
@@ -147,17 +148,17 @@ def _reading(
     events = tuple(_event(row) for row in incident_rows)
     return StartReading(
         start_id=str(start["start_id"]),
-        replica=_text(start["replica"]),
-        source_id=_whole(start["source_id"]) or 0,
-        first_line=_whole(start["line"]) or 0,
-        last_line=_whole(start["last_line"]) or 0,
-        first=_whole(start["first_time"]),
-        last=_whole(start["last_time"]),
-        acquired=_whole(start["acquire_time"]),
-        ready=_whole(start["ready_time"]),
-        ready_line=_whole(start["ready_line"]),
-        failed_line=_whole(start["failed_line"]),
-        wall=_length(start["wall_s"]),
+        replica=text(start["replica"]),
+        source_id=whole(start["source_id"]) or 0,
+        first_line=whole(start["line"]) or 0,
+        last_line=whole(start["last_line"]) or 0,
+        first=whole(start["first_time"]),
+        last=_last(start),
+        acquired=whole(start["acquire_time"]),
+        ready=whole(start["ready_time"]),
+        ready_line=whole(start["ready_line"]),
+        failed_line=whole(start["failed_line"]),
+        wall=length_us(start["wall_s"]),
         served=bool(start["served"]),
         tick=clock_tick(_moments(start, events, marks)),
         marks=tuple(marks),
@@ -171,9 +172,17 @@ def _reading(
     )
 
 
+def _last(start: Mapping[str, object]) -> int | None:
+    """The last stamp of the start itself: a pod goes on telling of itself long after it became ready."""
+    first, last, ready = (whole(start[name]) for name in ("first_time", "last_time", "ready_time"))
+    if first is None or last is None or ready is None:
+        return last
+    return min(last, max(first, ready))
+
+
 def _moments(start: Mapping[str, object], events: Sequence[Event], marks: Sequence[Mark]) -> list[int]:
     """Every stamp of the start."""
-    bounds = [_whole(start["first_time"]), _whole(start["last_time"]), *(event.time for event in events)]
+    bounds = [whole(start["first_time"]), whole(start["last_time"]), *(event.time for event in events)]
     edges = [edge for one in marks for edge in (one.begin, one.end)]
     return [time for time in (*bounds, *edges) if time is not None]
 
@@ -186,7 +195,7 @@ def _worker(row: Mapping[str, object], several_replicas: bool) -> str:
 def _stamps(start: Mapping[str, object], incidents: Sequence[Mapping[str, object]]) -> list[tuple[int, int, int]]:
     rows = [(start["source_id"], start["line"], start["first_time"])]
     rows += [(row["source_id"], row["line"], row["time"]) for row in incidents]
-    return [(_whole(source) or 0, _whole(line) or 0, time) for source, line, time in rows if isinstance(time, int)]
+    return [(whole(source) or 0, whole(line) or 0, time) for source, line, time in rows if isinstance(time, int)]
 
 
 def _known(stamps: Sequence[tuple[int, int, int]], marks: Sequence[Mark]) -> list[tuple[int, int, int]]:
@@ -232,12 +241,12 @@ def _at_last_stamp(mark: Mark, known: Sequence[tuple[int, int, int]]) -> Mark:
 def _bars(rows: Sequence[Mapping[str, object]], several_replicas: bool) -> list[Bar]:
     lanes: dict[tuple[str, str, str | None], list[Mapping[str, object]]] = defaultdict(list)
     for row in rows:
-        lanes[str(row["phase"]), _worker(row, several_replicas), _text(row["replica"])].append(row)
+        lanes[str(row["phase"]), _worker(row, several_replicas), text(row["replica"])].append(row)
     return [bar(phase, worker, replica, lane) for (phase, worker, replica), lane in sorted(lanes.items(), key=str)]
 
 
 def _placed(bars: list[Bar], known: Sequence[tuple[int, int, int]], start: Mapping[str, object]) -> list[Bar]:
-    last = _whole(start["last_time"])
+    last = whole(start["last_time"])
     firsts = [(found.readings[0].source_id, found.readings[0].line) for found in bars]
     above = [[time for source, line, time in known if source == of and line < first] for of, first in firsts]
     return [placed(found, times[-1] if times else None, last) for found, times in zip(bars, above, strict=True)]
@@ -278,17 +287,5 @@ def _is_running(found: Bar, marks: Sequence[Mark], ended: Sequence[Occurrence], 
 
 
 def _event(row: Mapping[str, object]) -> Event:
-    source, line = _whole(row["source_id"]) or 0, _whole(row["line"]) or 0
-    return Event(str(row["kind"]), _whole(row["time"]), source, line, _text(row["fields"]))
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _length(value: object) -> int | None:
-    return microseconds(value) if isinstance(value, float) else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    source, line = whole(row["source_id"]) or 0, whole(row["line"]) or 0
+    return Event(str(row["kind"]), whole(row["time"]), source, line, text(row["fields"]))

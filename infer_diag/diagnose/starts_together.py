@@ -16,8 +16,7 @@ def together_lines(together: Together) -> tuple[str, ...]:
     lines += [_saving(row) for row in savings.iter_rows(named=True)]
     if together.unlogged_ratio is not None:
         lines.append(f"no line explains {format_ratio(together.unlogged_ratio)} of their time")
-    ready = together.starts.filter(pl.col("outcome") == "ready")["span_s"].drop_nulls().to_list()
-    advice = probe_advice(ready)
+    advice = probe_advice(together.starts["container_s"].drop_nulls().to_list())
     if advice is not None:
         probe = advice.probe
         lines.append(

@@ -406,3 +406,11 @@ def test_a_wall_clock_lies_between_its_slowest_worker_and_the_sum(
         wall = rows.filter(pl.col("rank").is_null())["duration_s"]
         if len(ranks) and len(wall):
             assert ranks.max() - 1e-6 <= wall[0] <= ranks.sum() + 1e-6, phase  # type: ignore[operator]
+
+
+def test_a_pod_that_tells_of_itself_after_it_became_ready_has_started_by_then() -> None:
+    made = HandmadeStart().printed("container_start", 3.0, 2.0).ready(90.0).other(9000.0)
+    slices = start_slices(made.recording())
+    assert start_summary(made.recording())["span_s"].to_list() == [89.0]
+    assert slices["duration_s"].to_list() == [2.0, 87.0]
+    assert slices["before"].to_list() == [None, "ready"]

@@ -79,6 +79,45 @@ def test_a_start_costs_its_gpus_for_at_least_its_span_and_exactly_its_hold() -> 
     assert (measured["gpu_s"], measured["gpu_status"]) == (2 * 36.0, "measured")
 
 
+def in_pod(recording: Recording) -> Recording:
+    return recording.replace(starts=recording.starts.with_columns(acquire_time=pl.lit(T0 + timedelta(seconds=600))))
+
+
+def of_pod(*, ready: bool) -> HandmadeStart:
+    """A pod that waits ten minutes for its place, and whose container starts a minute later."""
+    made = HandmadeStart().printed("schedule", 600.0, 600.0).printed("image_pull", 655.0, 50.0)
+    made.printed("container_start", 660.0, 5.0).printed("weights_load", 690.0, 25.0)
+    return made.ready(700.0) if ready else made.failed(700.0)
+
+
+def gpus(recording: Recording) -> Recording:
+    return recording.replace(deployments=start(4.0).deployments)
+
+
+def test_a_start_that_fails_costs_from_the_devices_assignment_on() -> None:
+    row = starts_together({"a": gpus(in_pod(of_pod(ready=False).recording()))}).starts.row(0, named=True)
+    assert (row["gpu_s"], row["gpu_status"]) == (2 * 100.0, "bounded")
+    unplaced = starts_together({"a": gpus(of_pod(ready=False).recording())}).starts.row(0, named=True)
+    assert (unplaced["gpu_s"], unplaced["gpu_status"]) == (None, "not_identifiable")
+
+
+def test_a_startup_probe_counts_from_the_containers_start() -> None:
+    together = starts_together({"a": in_pod(of_pod(ready=True).recording())})
+    assert together.starts["container_s"].to_list() == [40.0]
+    assert "initialDelaySeconds 40," in "\n".join(together_lines(together))
+    pulled = HandmadeStart().printed("image_pull", 50.0, 50.0).ready(90.0).recording()
+    assert starts_together({"a": pulled}).starts["container_s"].to_list() == [None]
+    assert starts_together({"a": start(4.0)}).starts["container_s"].to_list() == [6.0]
+    assert starts_together({"a": of_pod(ready=False).recording()}).starts["container_s"].to_list() == [None]
+
+
+def test_a_start_without_a_gap_has_no_second_unlogged() -> None:
+    full = HandmadeStart().printed("weights_load", 4.0, 4.0).ready(4.0).recording()
+    spreads = phase_spreads(starts_together({"a": combine([start(4.0), full])}))
+    row = spreads.row(by_predicate=pl.col("part") == "unlogged", named=True)
+    assert (row["start_count"], row["min_s"]) == (2, 0.0)
+
+
 def test_without_a_number_of_gpus_there_is_no_bill() -> None:
     recording = start(4.0).replace(deployments=schema.Deployments.create_empty())
     row = starts_together({"a": recording}).starts.row(0, named=True)
@@ -197,27 +236,50 @@ def test_steady_requests_are_alike_unqueued_and_not_in_the_cache() -> None:
     assert not first_request_penalty(requests([2.0] * 6, cached_tokens=0)).includes_cold_prefix
 
 
-def test_requests_belong_to_the_start_that_served_them() -> None:
-    recording = start(4.0, ready_s=10.0)
-    arrivals = [11.0, 12.0, 30.0]
+def serving(ready_s: float, arrivals: list[float], *, stop_s: float | None = None, path: str = "a.log") -> Recording:
+    """A server whose log tells of its requests, each with half a second to its first token, and ends a minute on."""
+    recording = start(4.0, ready_s=ready_s)
     told = pl.DataFrame(
-        {"request_id": list("abc"), "arrival_s": arrivals, "first_token_s": [each + 0.5 for each in arrivals]}
-    ).with_columns(source_id=pl.lit(0, pl.UInt32), line=pl.int_range(1, 4, dtype=pl.UInt32))
+        {
+            "request_id": [f"{path} {each}" for each in arrivals],
+            "arrival_s": arrivals,
+            "first_token_s": [each + 0.5 for each in arrivals],
+        },
+        schema={"request_id": pl.String, "arrival_s": pl.Float64, "first_token_s": pl.Float64},
+    ).with_columns(source_id=pl.lit(0, pl.UInt32), line=pl.int_range(1, len(arrivals) + 1, dtype=pl.UInt32))
     columns = schema.Requests.create_empty().schema
     full = told.with_columns(pl.lit(None).alias(name) for name in columns.names() if name not in told.columns)
     gone = recording.incidents.head(1).with_columns(
-        kind=pl.lit("shutdown").cast(recording.incidents["kind"].dtype), time=pl.lit(T0 + timedelta(seconds=20))
+        kind=pl.lit("shutdown").cast(recording.incidents["kind"].dtype),
+        time=pl.lit(T0 + timedelta(seconds=stop_s)) if stop_s is not None else pl.lit(None),
     )
-    source = Source("server.log", "vllm", "vllm", first_time=T0, clocks=(Clock("inner", "x", "UTC"),))
-    whole = recording.replace(
+    last = T0 + timedelta(seconds=ready_s + 60)
+    source = Source(path, "vllm", "vllm", first_time=T0, last_time=last, clocks=(Clock("inner", "x", "UTC"),))
+    return recording.replace(
         sources=(source,),
         requests=full.select(columns.names()).cast(dict(columns)),
         incidents=pl.concat([recording.incidents, gone.cast(dict(recording.incidents.schema))]),
     )
+
+
+def test_requests_belong_to_the_start_that_served_them() -> None:
+    whole = serving(10.0, [11.0, 12.0, 30.0], stop_s=20.0)
     found = start_requests({"a": whole})
     assert found.select("start_id", "order_id", "ttft_s").rows() == [("start-1", 0, 0.5), ("start-1", 1, 0.5)]
     undated = whole.replace(sources=(Source("server.log", "vllm", "vllm"),))
     assert start_requests({"a": undated}).is_empty()
+
+
+def test_requests_of_servers_side_by_side_belong_to_the_one_whose_log_tells_of_them() -> None:
+    one, other = serving(10.0, [11.0, 40.0]), serving(30.0, [31.0], path="b.log")
+    found = start_requests({"a": combine([one, other])})
+    assert found.select("start_id", "order_id").rows() == [("start-1", 0), ("start-1", 1), ("start-2", 0)]
+    # A client's file does not say which of the two servers answered.
+    client = serving(10.0, [11.0, 40.0], path="client.csv")
+    client = client.replace(starts=client.starts.clear(), incidents=client.incidents.clear())
+    silent = [each.replace(requests=each.requests.clear()) for each in (one, other)]
+    assert start_requests({"a": combine([*silent, client])}).is_empty()
+    assert len(start_requests({"a": combine([silent[0], client])})) == 2
 
 
 @given(st.lists(st.floats(1, 600), min_size=1, max_size=30), st.integers(1, 30), st.floats(0, 30))

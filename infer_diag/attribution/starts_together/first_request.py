@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import dataframely as dy
 import polars as pl
@@ -35,7 +36,9 @@ def start_requests(recordings: Mapping[str, Recording]) -> dy.DataFrame[StartReq
     """The requests after each start, by the clock: from its ready line to its shutdown, or the next start's first line.
 
     Frames in: Starts, Requests of recordings whose sources carry dates (requests and log of one server combined).
-    Requests without first token, and recordings without dates, are left out. TTFT is first token minus arrival.
+    Requests without first token, and recordings without dates, are left out. Where several servers run at once, a
+    request is known to be of one only if that server's own log alone tells of it; the others are left out.
+    TTFT is first token minus arrival.
     """
     parts = [_of_recording(name, recording) for name, recording in recordings.items()]
     empty = StartRequests.create_empty()
@@ -46,16 +49,48 @@ def _of_recording(name: str, recording: Recording) -> pl.DataFrame | None:
     begin = recording.first_time
     if begin is None or recording.requests.is_empty():
         return None
+    if not _at_once(recording):
+        return _of_server(name, recording, begin)
+    servers = recording.starts.group_by("source_id").agg(pl.col("replica").n_unique())
+    lone = [pl.col("source_id") == number for number in servers.filter(replica=1)["source_id"].sort()]
+    parts = [
+        recording.replace(starts=recording.starts.filter(own), requests=recording.requests.filter(own)) for own in lone
+    ]
+    found = [_of_server(name, part, begin) for part in parts]
+    return pl.concat(found) if found else None
+
+
+def _at_once(recording: Recording) -> bool:
+    """Whether a server still runs when another one starts, as far as their logs reach."""
+    seen = pl.Series("seen", [source.last_time for source in recording.sources], dtype=pl.Datetime("us", "UTC"))
+    reach = seen.to_frame().with_row_index("source_id")
+    end = pl.coalesce("stopped", "seen", "last_time").sort_by("first_time").last()
+    lanes = (
+        recording.starts.drop_nulls(["first_time", "ready_time"])
+        .join(_stops(recording), on="start_id", how="left")
+        .join(reach, on="source_id", how="left")
+        .group_by("source_id", "replica")
+        .agg(pl.col("first_time").min().alias("begin"), end.alias("end"))
+        .sort("begin", "end")
+    )
+    return bool((lanes["begin"].shift(-1) < lanes["end"]).any())
+
+
+def _stops(recording: Recording) -> pl.DataFrame:
+    """`start_id, stopped`: when a start's run was shut down, where a line says so."""
+    gone = recording.incidents.filter(pl.col("kind") == "shutdown").drop_nulls(["time", "start_id"])
+    return gone.group_by("start_id").agg(pl.col("time").max().alias("stopped"))
+
+
+def _of_server(name: str, recording: Recording, begin: datetime) -> pl.DataFrame:
     timed = recording.requests.drop_nulls(["arrival_s", "first_token_s"]).filter(
         pl.col("first_token_s") >= pl.col("arrival_s")
     )
     at = pl.lit(begin) + pl.duration(microseconds=(pl.col("arrival_s") * 1e6).round().cast(pl.Int64))
     came = timed.with_columns(at.cast(pl.Datetime("us", "UTC")).alias("at")).sort("at", maintain_order=True)
     starts = recording.starts.drop_nulls("ready_time").sort("ready_time")
-    gone = recording.incidents.filter(pl.col("kind") == "shutdown").drop_nulls(["time", "start_id"])
-    stopped = gone.group_by("start_id").agg(pl.col("time").max().alias("stopped"))
     until = pl.min_horizontal("stopped", pl.col("first_time").shift(-1))
-    bounds = starts.join(stopped, on="start_id", how="left", maintain_order="left").select(
+    bounds = starts.join(_stops(recording), on="start_id", how="left", maintain_order="left").select(
         "start_id", "ready_time", until.alias("until")
     )
     # Stamps of most logs are cut to the second, so a request may seem to come just before its server was ready.

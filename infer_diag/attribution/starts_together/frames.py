@@ -23,10 +23,15 @@ class StartsTogether(dy.Schema):
     caches = dy.Enum(CACHES, nullable=True, description="cold where anything had to be made anew; null: no line tells")
     span_s = dy.Float64(nullable=True, min=0)
     hold_s = dy.Float64(nullable=True, min=0)
+    container_s = dy.Float64(
+        nullable=True,
+        min=0,
+        description="from the container's start, or the first line where no event tells of a pod, to ready",
+    )
     unlogged_s = dy.Float64(nullable=True, min=0)
     unlogged_ratio = dy.Float64(nullable=True, min=0, description="of the span")
     gpu_count = dy.UInt32(nullable=True)
-    gpu_s = dy.Float64(nullable=True, min=0, description="GPU-seconds: GPUs times the hold, or at least the span")
+    gpu_s = dy.Float64(nullable=True, min=0, description="GPU-seconds: GPUs times the hold, or what of it is seen")
     gpu_status = dy.Enum(STATUSES)
     evidence = dy.String(description="path:line of the start's first line")
 

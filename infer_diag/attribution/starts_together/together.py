@@ -58,8 +58,10 @@ def starts_together(
             compiled artefacts, engines and weights: one miss makes a start cold, hits alone make it warm.
         frames: `start_frames` of a recording, where they are made already.
 
-    Frames out: StartsTogether, StartParts, Stragglers. GPU-seconds are the GPUs times the hold where the log tells when
-    the device was assigned (measured), else times the span, which begins with the first line (bounded from below).
+    Frames out: StartsTogether, StartParts, Stragglers. GPU-seconds are the GPUs times the hold (measured). Where the
+    start never became ready they are the GPUs times what is seen after the device was assigned, and where no event
+    tells of that, times the span, which begins with the first line (bounded from below); a pod that waited to be
+    placed and of which no event tells when it was has none.
 
     Raises:
         UnknownNameError: `caches` names no recording.
@@ -133,7 +135,10 @@ def cache_savings(together: Together) -> dy.DataFrame[CacheSavings]:
 
 
 def _values(together: Together) -> pl.DataFrame:
-    """Columns `deployment, configuration, caches, part, duration_s` of the starts that became ready; spans first."""
+    """Columns `deployment, configuration, caches, part, duration_s` of the starts that became ready; spans first.
+
+    A start whose lines leave no gap has 0 seconds unlogged; one whose lines bound nothing has none.
+    """
     keys = ["deployment", "start_id"]
     ready = together.starts.filter(pl.col("outcome") == "ready")
     spans = ready.drop_nulls("span_s").select(
@@ -141,7 +146,12 @@ def _values(together: Together) -> pl.DataFrame:
     )
     own = ready.select(*keys, "configuration")
     parts = together.parts.join(own, on=keys, how="inner", maintain_order="left")
-    return pl.concat([spans, parts.select(spans.columns)])
+    gaps = together.parts.filter(pl.col("part") == UNLOGGED)
+    whole = ready.filter(pl.col("unlogged_s") == 0).join(gaps, on=keys, how="anti", maintain_order="left")
+    none = whole.select(
+        *keys, "configuration", "caches", pl.lit(UNLOGGED).alias("part"), pl.lit(0.0).alias("duration_s")
+    )
+    return pl.concat([spans, parts.select(spans.columns), none])
 
 
 def _spread(values: list[float]) -> dict[str, float | int | None]:
@@ -158,10 +168,11 @@ def _spread(values: list[float]) -> dict[str, float | int | None]:
 
 
 def _rows(name: str, recording: Recording, frames: StartFrames, known: str | None) -> pl.DataFrame:
-    held = pl.coalesce("hold_s", "span_s") * pl.col("gpu_count")
+    held = pl.coalesce("hold_s", "seen_s") * pl.col("gpu_count")
     status = pl.when(held.is_null()).then(pl.lit("not_identifiable"))
     whole = (
         frames.summary.join(_configurations(recording), on="start_id", how="left", maintain_order="left")
+        .join(_in_cluster(recording, frames), on="start_id", how="left", maintain_order="left")
         .with_columns(
             pl.lit(name).alias("deployment"),
             (_caches() if known is None else pl.lit(known)).alias("caches"),
@@ -175,6 +186,36 @@ def _rows(name: str, recording: Recording, frames: StartFrames, known: str | Non
         .select(StartsTogether.column_names())
     )
     return StartsTogether.cast(whole)
+
+
+_POD_PHASES = ("schedule", "volume_mount", "image_pull", "container_start")
+
+
+def _in_cluster(recording: Recording, frames: StartFrames) -> pl.DataFrame:
+    """`start_id, seen_s, container_s`: of each span what lies after the device's assignment, and after the container's
+    start.
+
+    The first line of an engine alone comes after both. Of a pod's start only its events tell, or nothing does.
+    """
+    walls = frames.phases.filter(pl.col("rank").is_null() & pl.col("chosen"))
+    pods = walls.group_by("start_id").agg(
+        pl.col("phase").is_in(_POD_PHASES).any().alias("of_pod"),
+        (pl.col("phase") == "schedule").any().alias("placing"),
+        pl.col("end_s").filter(pl.col("phase") == "container_start").max().alias("started_s"),
+    )
+    since = (pl.col("last_time") - pl.col("acquire_time")).dt.total_microseconds() / 1e6
+    whole = (
+        frames.summary.select("start_id", "span_s", "outcome")
+        .join(recording.starts.select("start_id", since.alias("since_s")), on="start_id", how="left")
+        .join(pods, on="start_id", how="left", maintain_order="left")
+    )
+    after = pl.when(pl.col("since_s").is_not_null()).then(pl.min_horizontal("since_s", "span_s").clip(0.0))
+    from_container = pl.when(pl.col("of_pod").fill_null(False)).then(pl.col("span_s") - pl.col("started_s"))
+    return whole.select(
+        "start_id",
+        after.when(~pl.col("placing").fill_null(False)).then("span_s").alias("seen_s"),
+        pl.when(pl.col("outcome") == "ready").then(from_container.otherwise("span_s").clip(0.0)).alias("container_s"),
+    )
 
 
 def _caches() -> pl.Expr:
