@@ -15,6 +15,7 @@ import infer_diag as diag
 from infer_diag import schema
 from infer_diag.attribution.throughput_loss import (
     Slo,
+    Usl,
     bursts_seen,
     goodput,
     length_effect,
@@ -23,12 +24,14 @@ from infer_diag.attribution.throughput_loss import (
     throughput_loss,
     token_budget_what_if,
 )
+from infer_diag.attribution.throughput_loss.change_points import anscombe, change_points
 from infer_diag.attribution.throughput_loss.padding import CONTINUOUS
 from infer_diag.charts.throughput_loss import budget_bars, loss_bars
 from infer_diag.errors import DiagError
 from infer_diag.jupyter.losses_panel import losses_panel
 from infer_diag.jupyter.panels import batching_panel
 from infer_diag.recording import Recording
+from infer_diag.schema import EngineSteps
 from infer_diag.simulators.serving import (
     SCHEDULERS,
     EngineSettings,
@@ -215,13 +218,37 @@ def test_a_planted_burst_is_found_and_coarse_stamps_say_what_they_hide() -> None
     burst = 100 + np.random.default_rng(2).random(60)
     fine = bursts_seen(requests_at(np.concatenate([quiet, burst]), queue_s=1.5))
     (row,) = fine.bursts.rows(named=True)
-    assert 99 < row["begin_s"] < 101 and row["end_s"] < 103
+    assert row["begin_s"] == pytest.approx(100.0, abs=0.15) and row["end_s"] == pytest.approx(101.0, abs=0.15)
     assert row["request_count"] >= 60 and row["queue_s"] == pytest.approx(1.5 * row["request_count"])
     assert bursts_seen(requests_at(quiet)).bursts.is_empty()
     assert bursts_seen(requests_at(np.floor(quiet))).resolution_s == pytest.approx(4.0)
     samples = run(count=100).recording.replace(requests=schema.Requests.create_empty())
     told = bursts_seen(samples)
     assert told.refusal and told.resolution_s == pytest.approx(4.0)
+
+
+def cheapest(values: np.ndarray, price: float, least: int) -> tuple[float, list[int]]:
+    """The least cost of any segmentation, and its begins: every one is tried."""
+    best: list[tuple[float, list[int]]] = [(-price, [])]
+    for end in range(1, len(values) + 1):
+        ways = [
+            (best[begin][0] + float(((values[begin:end] - values[begin:end].mean()) ** 2).sum()) + price, begin)
+            for begin in range(max(0, end - least + 1))
+        ]
+        cost, begin = min(ways, default=(np.inf, 0))
+        best.append((cost, [*best[begin][1], begin]))
+    return best[-1]
+
+
+@given(st.lists(st.integers(0, 9), min_size=6, max_size=40), st.integers(2, 4))
+def test_no_segmentation_is_cheaper_than_the_one_found(counts: list[int], least: int) -> None:
+    values = anscombe(np.array(counts, dtype=float))
+    found = change_points(values, least=least)
+    wanted, _ = cheapest(values, 3.0 * np.log(len(values)), least)
+    ends = [*found[1:], len(values)]
+    cost = sum(float(((values[b:e] - values[b:e].mean()) ** 2).sum()) for b, e in zip(found, ends, strict=True))
+    assert cost + 3.0 * np.log(len(values)) * (len(found) - 1) == pytest.approx(wanted, abs=1e-9)
+    assert all(e - b >= least for b, e in zip(found, ends, strict=True)) or found == [0]
 
 
 def test_quiet_traffic_rarely_looks_like_a_burst() -> None:
@@ -235,7 +262,39 @@ def test_the_knee_is_refused_from_a_few_levels_and_found_from_many() -> None:
     high = saturation_knee(run(rate=60.0, count=1500, max_num_seqs=200).recording, tpot_s=0.02)
     # fixed 10 ms, 0.2 ms a request: half of the first request's gain is left at b = ((a + c)·√2 − a)/c
     assert high.knee_count == pytest.approx((0.0102 * 2**0.5 - 0.01) / 2e-4, abs=3)
+    assert high.low_count is not None and high.low_count <= high.knee_count
     assert high.within_slo_count is not None and 44 <= high.within_slo_count <= 50
+
+
+def decode_steps(law: Usl, most: int, *, noise: float, count: int = 3000) -> Recording:
+    """Pure decode steps at every batch size up to `most`, their times scattered."""
+    random = np.random.default_rng(3)
+    batch = random.integers(1, most + 1, count)
+    seconds = law.alone_s + law.each_s * batch + law.pair_s * batch * (batch - 1)
+    rows = pl.DataFrame({"decode_count": batch, "duration_s": seconds * np.exp(random.normal(0, noise, count))})
+    columns = dict.fromkeys(("source_id", "prefill_count", "prefill_tokens"), pl.lit(0))
+    rows = rows.with_columns(decode_tokens="decode_count", kind=pl.lit("decode"), line=pl.int_range(1, pl.len() + 1))
+    rows = rows.with_columns(**columns, time=pl.lit(None), replica=pl.lit(None))
+    return Recording(engine_steps=EngineSteps.validate(rows.select(list(EngineSteps.columns())), cast=True))
+
+
+def test_the_law_of_a_saturating_engine_comes_back() -> None:
+    gamma, alpha, beta = 79.9, 0.0302, 3.98e-4
+    law = Usl((1 - alpha) / gamma, alpha / gamma, beta / gamma)
+    found = saturation_knee(decode_steps(law, 128, noise=0.03))
+    assert found.law is not None
+    assert (found.law.alpha, found.law.beta) == (pytest.approx(alpha, rel=0.1), pytest.approx(beta, rel=0.1))
+    assert found.peak_count == pytest.approx(49.4, rel=0.05)
+    assert found.low_count is not None and found.high_count is not None
+    assert found.low_count <= (law.knee(128) or 0) <= found.high_count
+    # The same engine seen up to 16 requests does not tell where its throughput peaks.
+    assert saturation_knee(decode_steps(law, 16, noise=0.03)).peak_count is None
+
+
+def test_a_knee_at_the_edge_of_the_levels_has_no_upper_end() -> None:
+    found = saturation_knee(decode_steps(Usl(0.012, 1e-4, 0.0), 54, noise=0.6))
+    assert found.high_count is None
+    assert found.reason and "knee is above" in found.reason
 
 
 def test_goodput_counts_what_never_finished_as_missed() -> None:

@@ -9,7 +9,8 @@ from infer_diag.attribution.throughput_loss.frames import (
     LossParts,
     TokenBudgets,
 )
-from infer_diag.attribution.throughput_loss.goodput import Goodput, Knee, Slo, goodput, saturation_knee
+from infer_diag.attribution.throughput_loss.goodput import Goodput, Slo, goodput
+from infer_diag.attribution.throughput_loss.knee import Knee, Usl, saturation_knee
 from infer_diag.attribution.throughput_loss.length_effect import LengthEffect, length_effect
 from infer_diag.attribution.throughput_loss.padding import Padding, padding
 from infer_diag.attribution.throughput_loss.parts import ThroughputLoss, throughput_loss
@@ -32,6 +33,7 @@ __all__ = [
     "Slo",
     "ThroughputLoss",
     "TokenBudgets",
+    "Usl",
     "bursts_seen",
     "goodput",
     "length_effect",

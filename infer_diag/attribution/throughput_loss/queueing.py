@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import dataframely as dy
+import numpy as np
 import polars as pl
 
 from infer_diag.attribution.arrivals import AROUND_S, BURST_COUNT, BURST_FACTOR, CHANCE, MIN_ARRIVALS
+from infer_diag.attribution.cost.jackknife import effective_count
 from infer_diag.attribution.intervals import MICROSECONDS, clock_tick
 from infer_diag.attribution.quantiles import median
 from infer_diag.attribution.streams import counted_once
+from infer_diag.attribution.throughput_loss.change_points import LEAST_BINS, anscombe, change_points
 from infer_diag.attribution.throughput_loss.frames import Bursts
 from infer_diag.attribution.throughput_loss.rows import Row
 from infer_diag.recording import Recording
@@ -20,6 +24,8 @@ BINS = 4
 """An event is seen where at least so many bins lie in it."""
 SEEN_COUNT = 100_000
 """Arrivals that tell the tick of the clock; more would tell the same."""
+BESIDE_S = 20.0
+"""Counts so many seconds before and after a burst show where it begins and ends."""
 SHORTEST_S = 0.5
 """Finer stamps count windows of this length: shorter ones hold too few requests of a usual server."""
 
@@ -41,7 +47,9 @@ def bursts_seen(recording: Recording) -> BurstsSeen:
 
     Frame in: Requests. A window of max(0.5 s, 4 · tick) stands out if it holds 8 arrivals or more, three times those
     usual within a minute on both sides, and more than independent arrivals would give by a chance of 1 in 1000 over all
-    windows (Chernoff's bound on the Poisson tail).
+    windows (Chernoff's bound on the Poisson tail). Where stamps are that fine, a burst begins and ends with the segments
+    that PELT finds in the counts around it and that hold three times the usual; the price of a segment grows with the
+    correlation of the counts beside the burst.
     """
     known = recording.requests.drop_nulls("arrival_s").sort("source_id", "arrival_s", "line")
     parts = [part for part in known.partition_by("source_id", maintain_order=True) if len(part) >= MIN_ARRIVALS]
@@ -126,6 +134,7 @@ def _joined(ordered: pl.DataFrame, full: pl.DataFrame, window_s: float) -> pl.Da
         usual_s=pl.col("usual").median() / window_s,
         line=pl.col("line").first(),
     )
+    spans = _placed(ordered, spans, window_s)
     begun = pl.coalesce("queued_s", "arrival_s")
     waits = ordered.select("arrival_s", queue=pl.col("scheduled_s") - begun).sort("arrival_s")
     held = [
@@ -142,3 +151,30 @@ def _joined(ordered: pl.DataFrame, full: pl.DataFrame, window_s: float) -> pl.Da
         queue_s=pl.Series(sums, dtype=pl.Float64),
         line="line",
     )
+
+
+def _placed(ordered: pl.DataFrame, spans: pl.DataFrame, window_s: float) -> pl.DataFrame:
+    """The spans with the edges of their segments of many arrivals; as they are where stamps are too coarse for that."""
+    at = ordered["arrival_s"].to_numpy()
+    bin_s = window_s / LEAST_BINS
+    if window_s > SHORTEST_S:  # a window of 4 ticks has no 8 bins
+        return spans
+    begins, ends = [], []
+    for begin_s, end_s, usual_s in spans.select("begin_s", "end_s", "usual_s").iter_rows():
+        first_s = max(begin_s - BESIDE_S, float(at[0]))
+        edges = np.arange(first_s, min(end_s + BESIDE_S, float(at[-1]) + bin_s) + bin_s, bin_s)
+        counts = np.diff(np.searchsorted(at, edges)).astype(np.float64)
+        quiet = counts[(edges[:-1] < begin_s) | (edges[:-1] >= end_s)]
+        variance = len(quiet) / max(1.0, effective_count(anscombe(quiet))) if len(quiet) > LEAST_BINS else 1.0
+        starts = [*change_points(anscombe(counts), variance=max(1.0, variance)), len(counts)]
+        full = [
+            (edges[low], edges[high])
+            for low, high in pairwise(starts)
+            if edges[low] < end_s
+            and edges[high] > begin_s
+            and counts[low:high].mean() >= BURST_FACTOR * usual_s * bin_s
+            and counts[low:high].any()
+        ]
+        begins.append(float(full[0][0]) if full else begin_s)
+        ends.append(float(full[-1][1]) if full else end_s)
+    return spans.with_columns(begin_s=pl.Series(begins, dtype=pl.Float64), end_s=pl.Series(ends, dtype=pl.Float64))
