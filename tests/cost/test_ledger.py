@@ -75,7 +75,12 @@ def test_a_bill_replaces_the_logged_hours(tmp_path: Path) -> None:
 
 
 def test_an_unknown_number_of_gpus_is_a_lower_bound(tmp_path: Path) -> None:
-    seen = observed(loaded(folder(tmp_path, "a")))
+    stated = observed(loaded(folder(tmp_path, "stated"))).ledger["gpus_per_replica"]
+    assert (stated.value, stated.status) == (2.0, "measured")
+    made = folder(tmp_path, "a")
+    lines = [line for line in (made / "server.log").read_text().split("\n") if "parallel" not in line]
+    (made / "server.log").write_text("\n".join(lines))
+    seen = observed(loaded(made))
     assert seen.ledger["gpus_per_replica"].status == "bounded"
     assert seen.ledger["price"].status == "not_identifiable"
     assert any("lower bound" in note for note in seen.notes)

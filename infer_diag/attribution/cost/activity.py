@@ -10,6 +10,7 @@ import polars as pl
 
 from infer_diag.attribution.cost.batch_sampling import step_variance
 from infer_diag.attribution.cost.holds import Hold
+from infer_diag.attribution.cost.in_flight import batches
 from infer_diag.attribution.cost.lanes import Lanes
 from infer_diag.attribution.cost.ready_time import ready_intervals, told_stretches
 from infer_diag.attribution.cost.spread import merged, overlaps, spread, uncovered, window_of
@@ -53,6 +54,8 @@ def activity(recording: Recording, told: Lanes, found: Sequence[Hold], first: da
         basis, sources = "gauges of the engine", pieces["source_id"].unique().sort().to_list()
     elif (busy := _request_intervals(recording)).height:
         windows, covered = _requested(recording, busy, ready, first, width)
+        told_batches = batches(recording, told, ready["lane"].n_unique(), first, width)
+        windows = windows.join(told_batches, on="window", how="full", coalesce=True)
         basis = "intervals of the requests"
         sources = recording.requests["source_id"].unique().sort().to_list()
     else:

@@ -28,6 +28,7 @@ _ROW: dict[str, pl.DataType | type[pl.DataType]] = {
 class Delivery:
     """Window rows of delivered tokens, from which source, and whether single requests tell them.
 
+    `lost_count`: requests that did not succeed, and of whose output nothing tells.
     `output_total` and `prompt_total` stand alone where only sums over the whole log are told.
     """
 
@@ -38,6 +39,7 @@ class Delivery:
     output_total: float | None = None
     prompt_total: float | None = None
     tells_success: bool = False
+    lost_count: int = 0
     lines: tuple[tuple[int, int], ...] = ()
 
 
@@ -118,14 +120,20 @@ def _of_requests(recording: Recording, rows: pl.DataFrame, first: datetime, widt
         for name, column in (("prompt_tokens", "prompt"), ("cached_tokens", "cached"), ("offered_tokens", "arrival"))
         if told[column].null_count() == len(told)
     ]
-    reasons = recording.requests.filter(pl.col("source_id").is_in(chosen))["finish_reason"]
+    asked = recording.requests.filter(pl.col("source_id").is_in(chosen))
+    lost = asked.filter(pl.col("finish_reason").str.contains(NOT_DELIVERED) & pl.col("output_tokens").is_null())
+    tells_success = bool(asked["finish_reason"].count())
+    if not tells_success or (len(lost) and not windows["undelivered_tokens"].sum()):
+        # A zero here would say that nothing was lost.
+        lacking.append("undelivered_tokens")
     ends = told.sort("source_id", "line").select("source_id", "line")
     return Delivery(
         windows.drop(lacking),
         "single requests",
         tuple(chosen),
         int(told["delivered"].sum()),
-        tells_success=bool(reasons.count()),
+        tells_success=tells_success,
+        lost_count=len(lost),
         lines=tuple(ends[[0, -1]].unique(maintain_order=True).iter_rows()),
     )
 

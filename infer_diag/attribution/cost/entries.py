@@ -11,7 +11,7 @@ from infer_diag.attribution.cost.activity import Activity
 from infer_diag.attribution.cost.delivery import Delivery
 from infer_diag.attribution.cost.entry import BILL as BILL
 from infer_diag.attribution.cost.entry import GAUGES as GAUGES
-from infer_diag.attribution.cost.entry import GPUS, first_and_last, plain
+from infer_diag.attribution.cost.entry import GPUS, PADDED, first_and_last, plain
 from infer_diag.attribution.cost.entry import POD_EVENTS as POD_EVENTS
 from infer_diag.attribution.cost.entry import PRICE as PRICE
 from infer_diag.attribution.cost.entry import REQUEST_LOG as REQUEST_LOG
@@ -21,6 +21,7 @@ from infer_diag.attribution.cost.holds import Hold
 from infer_diag.attribution.cost.lanes import Lanes
 from infer_diag.attribution.cost.time_entries import time_entries
 from infer_diag.attribution.preemptions import Preemptions
+from infer_diag.attribution.throughput_loss.padding import padding
 from infer_diag.fleet import Facts
 from infer_diag.recording import Recording
 
@@ -102,19 +103,46 @@ def _tokens(
             if basis is None
             else Entry("tokens", output, "measured", basis, evidence=places)
         )
-    tells = got is not None and got.tells_success
     return {
-        "computed_decode": plain("tokens", sums.get("decode_tokens"), told, GAUGES, counted),
-        "computed_prefill": plain("tokens", sums.get("prefill_tokens"), told, GAUGES, counted),
+        "computed_decode": _computed(sums.get("decode_tokens"), told, did, counted, places),
+        "computed_prefill": _computed(sums.get("prefill_tokens"), told, did, counted, places),
         "delivered_output": delivered,
         "delivered_prompt": plain("tokens", sums.get("prompt_tokens"), basis or "", REQUEST_LOG, places),
         "cached_prompt": plain("tokens", sums.get("cached_tokens"), basis or "", REQUEST_LOG, places),
-        "undelivered_output": plain(
-            "tokens", sums.get("undelivered_tokens") if tells else None, basis or "", REQUEST_LOG, places
-        ),
+        "undelivered_output": _undelivered(sums.get("undelivered_tokens"), got, places),
         "recomputed": _recomputed(sums, sent_back),
-        "padded": Entry("tokens", None, "not_identifiable", missing="real and padded tokens of each batch"),
+        "padded": _padded(sums.get("padded_tokens"), recording),
     }
+
+
+def _undelivered(value: float | None, got: Delivery | None, lines: tuple[str, ...]) -> Entry:
+    """Output of requests that did not succeed; a lower bound where some of them tell no output."""
+    if got is None or not got.tells_success:
+        return Entry("tokens", None, "not_identifiable", missing=REQUEST_LOG)
+    missing = f"the output tokens of {got.lost_count} requests that failed or were aborted"
+    if value is None:
+        return Entry("tokens", None, "not_identifiable", lower=0.0, missing=missing)
+    if not got.lost_count:
+        return Entry("tokens", value, "measured", got.basis, evidence=lines)
+    return Entry("tokens", value, "bounded", got.basis, value, None, missing, lines)
+
+
+def _padded(value: float | None, recording: Recording) -> Entry:
+    """Output tokens computed in rows whose request had ended."""
+    if value is None:
+        why = padding(recording)
+        return Entry("tokens", None, "not_identifiable", missing=f"{PADDED}: {why}" if isinstance(why, str) else PADDED)
+    lines = first_and_last(recording, "engine_steps")
+    return Entry("tokens", value, "measured", "timed steps of whole batches, and their requests", evidence=lines)
+
+
+def _computed(
+    value: float | None, source: str, did: Activity | None, lines: tuple[str, ...], places: tuple[str, ...]
+) -> Entry:
+    """Tokens that the engine computed: as its counters say, else at least what finished requests got."""
+    if value is None or did is None or not did.of_requests or did.steps_timed:
+        return plain("tokens", value, source, GAUGES, lines)
+    return Entry("tokens", value, "bounded", "single requests, placed by their own times", value, None, GAUGES, places)
 
 
 def _recomputed(sums: dict[str, float | None], sent_back: Preemptions | None) -> Entry:

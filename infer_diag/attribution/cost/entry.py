@@ -20,6 +20,7 @@ GPUS = "the engine's start line with its parallel sizes"
 GAUGES = "the engine's metrics, scraped every 15 s or less, or its statistics lines"
 STEP_LOG = "step times (vLLM: --enable-logging-iteration-details)"
 REQUEST_LOG = "a log of single requests with their tokens and how they ended"
+PADDED = "real and padded tokens of each batch"
 PRICE = "the price per GPU and hour (`price_per_gpu_h` in deployments.csv)"
 
 

@@ -24,6 +24,7 @@ from infer_diag.attribution.cost.time_entries import MOST_UNTOLD_RATIO, untold_r
 from infer_diag.attribution.preemptions import Preemptions, preemptions
 from infer_diag.attribution.quantiles import median
 from infer_diag.attribution.steps import recomputed
+from infer_diag.attribution.throughput_loss.padding import padding
 from infer_diag.fleet import Facts
 from infer_diag.recording import Recording
 
@@ -126,7 +127,7 @@ def _windows(
         inside = inside.group_by("window").agg(_joined(name) for name in inside.columns if name != "window")
         frame = frame.join(inside, on="window", how="left", maintain_order="left")
     frame = _with_recomputed(recording, frame, sent_back)
-    frame = _with_totals(frame, got)
+    frame = _with_totals(_with_padded(recording, frame), got)
     pool = recording.deployments.sort("source_id", "line")["kv_cache_tokens"].drop_nulls()
     if "context_ratio" in frame.columns and len(pool):
         frame = frame.with_columns(context_tokens=pl.col("context_ratio") * float(pool[-1]))
@@ -226,6 +227,15 @@ def _with_totals(frame: pl.DataFrame, got: Delivery) -> pl.DataFrame:
     weight = pl.col(basis).fill_null(0.0) / pl.col(basis).sum()
     frame = frame.with_columns(output_tokens=weight * got.output_total)
     return frame if got.prompt_total is None else frame.with_columns(prompt_tokens=weight * got.prompt_total)
+
+
+def _with_padded(recording: Recording, frame: pl.DataFrame) -> pl.DataFrame:
+    """Output tokens of rows that had ended, where whole batches tell of them; they lie as the computed tokens do."""
+    found = padding(recording)
+    if isinstance(found, str) or "decode_tokens" not in frame.columns:
+        return frame
+    share = pl.col("decode_tokens").fill_null(0.0) / pl.col("decode_tokens").sum()
+    return frame.with_columns(padded_tokens=share * (found.output_computed_tokens - found.output_needed_tokens))
 
 
 def _with_recomputed(recording: Recording, frame: pl.DataFrame, sent_back: Preemptions) -> pl.DataFrame:
