@@ -9,7 +9,9 @@ import polars as pl
 from infer_diag.attribution.throughput_loss import (
     USEFUL,
     BudgetWhatIf,
+    Knee,
     ThroughputLoss,
+    saturation_knee,
     throughput_loss,
     token_budget_what_if,
 )
@@ -40,7 +42,7 @@ def losses_panel(recording: Recording) -> Panel:
     unknown = [_name(row["part"]) for row in told.parts.iter_rows(named=True) if row["engine_s"] is None]
     details = [_line(row) for row in told.parts.iter_rows(named=True) if row["engine_s"]]
     details += [f"not identifiable: {', '.join(unknown)}"] if unknown else []
-    details += budget_lines(token_budget_what_if(recording))
+    details += budget_lines(token_budget_what_if(recording)) + knee_lines(saturation_knee(recording))
     return Panel("Engine time", sentence, tuple(details), told.parts, loss_bars(told.parts, told.basis))
 
 
@@ -60,6 +62,16 @@ def budget_lines(told: BudgetWhatIf) -> list[str]:
         f"max_num_batched_tokens {best['max_batch_tokens']:,} for {now['max_batch_tokens']:,} would have saved {saved} "
         f"({low} to {high}) of {format_s(told.stalled_s)}; longest pause {pause} (modelled)"
     ]
+
+
+def knee_lines(told: Knee) -> list[str]:
+    """From which batch on more requests at once hardly pay, or that the log does not show it; nothing without steps."""
+    if told.levels.is_empty():
+        return []
+    if told.knee_count is None or told.low_count is None:
+        return [f"knee of the throughput: {told.reason}"]
+    ends = f"{told.low_count} to {told.high_count}" if told.high_count else f"{told.low_count} or more"
+    return [f"knee of the throughput: {told.knee_count} requests at once ({ends}), modelled"]
 
 
 def _lost(told: ThroughputLoss) -> list[str]:

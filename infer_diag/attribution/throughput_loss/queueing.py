@@ -47,9 +47,9 @@ def bursts_seen(recording: Recording) -> BurstsSeen:
 
     Frame in: Requests. A window of max(0.5 s, 4 · tick) stands out if it holds 8 arrivals or more, three times those
     usual within a minute on both sides, and more than independent arrivals would give by a chance of 1 in 1000 over all
-    windows (Chernoff's bound on the Poisson tail). Where stamps are that fine, a burst begins and ends with the segments
-    that PELT finds in the counts around it and that hold three times the usual; the price of a segment grows with the
-    correlation of the counts beside the burst.
+    windows (Chernoff's bound on the Poisson tail). Where stamps are that fine, a burst begins and ends with the
+    segments that PELT finds in the counts around it and that hold three times the usual; the price of a segment grows
+    with the correlation of the counts beside the burst.
     """
     known = recording.requests.drop_nulls("arrival_s").sort("source_id", "arrival_s", "line")
     parts = [part for part in known.partition_by("source_id", maintain_order=True) if len(part) >= MIN_ARRIVALS]
