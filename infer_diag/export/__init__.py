@@ -16,12 +16,13 @@ from infer_diag.diagnose import Diagnosis
 from infer_diag.errors import DiagError
 from infer_diag.export.exports import Exports
 from infer_diag.export.labels import Labels, checked
-from infer_diag.export.measures import MEASURES, Series, series_of
+from infer_diag.export.measures import MEASURES, Series, measures_table, series_of
+from infer_diag.export.path_ends import same_phases
 from infer_diag.export.placing import Placing, placed
 from infer_diag.export.spans import spans_of
 from infer_diag.recording import Recording
 
-__all__ = ["MEASURES", "Exported", "otlp", "remote_write"]
+__all__ = ["MEASURES", "Exported", "measures_table", "otlp", "remote_write", "same_phases"]
 
 
 @dataclass(frozen=True)

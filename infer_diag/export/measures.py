@@ -47,6 +47,15 @@ MEASURES: dict[str, tuple[str, str]] = {
 }
 """Unit (UCUM) and description of every metric; all are gauges."""
 
+_SUFFIXES = {
+    "s": "_seconds",
+    "By": "_bytes",
+    "W": "_watts",
+    "1": "_ratio",
+    "{token}/s": "_per_second",
+}
+"""What a unit becomes at the end of a name, as OpenTelemetry's own translation to Prometheus has it."""
+
 _REQUESTS = {
     "queue_s": "infer_diag.request.queue",
     "prefill_s": "infer_diag.request.prefill",
@@ -78,6 +87,17 @@ class Series:
     name: str
     attributes: Attributes
     points: tuple[tuple[int, float], ...]
+
+
+def prometheus_name(name: str) -> str:
+    """The name of a metric in Prometheus: underscores for dots, and its unit at the end."""
+    return name.replace(".", "_") + _SUFFIXES.get(MEASURES[name][0], "")
+
+
+def measures_table() -> pl.DataFrame:
+    """One row per metric that can be exported: `metric` (OTLP), `prometheus`, `unit` (UCUM), `about`."""
+    rows = [(name, prometheus_name(name), unit, about) for name, (unit, about) in MEASURES.items()]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("metric", "prometheus", "unit", "about"), pl.String), orient="row")
 
 
 def series_of(diagnosis: Diagnosis, placing: Placing) -> tuple[Series, ...]:

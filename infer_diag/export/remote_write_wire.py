@@ -20,18 +20,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from infer_diag import __version__
 from infer_diag.errors import SourceError
 from infer_diag.export.labels import Labels
-from infer_diag.export.measures import MEASURES, Series
+from infer_diag.export.measures import Series, prometheus_name
 from infer_diag.loaders.exposition.address import Address, address
 from infer_diag.redact import redact
-
-_SUFFIXES = {
-    "s": "_seconds",
-    "By": "_bytes",
-    "W": "_watts",
-    "1": "_ratio",
-    "{token}/s": "_per_second",
-}
-"""What a unit becomes at the end of a name, as OpenTelemetry's own translation to Prometheus has it."""
 
 _AT_ONCE = 5000
 _SILENCE_S = 30.0
@@ -51,11 +42,6 @@ class _NoRedirect(HTTPRedirectHandler):
 
     def redirect_request(self, *_: object) -> None:
         return None
-
-
-def prometheus_name(name: str) -> str:
-    """The name of a metric in Prometheus: underscores for dots, and its unit at the end."""
-    return name.replace(".", "_") + _SUFFIXES.get(MEASURES[name][0], "")
 
 
 def send(series: Sequence[Series], labels: Labels, url: str) -> int:

@@ -126,7 +126,7 @@ def test_what_is_no_url_is_refused(two_starts: Diagnosis, url: str) -> None:
 
 
 def test_names_follow_the_translation_of_opentelemetry() -> None:
-    names = [remote_write_wire.prometheus_name(name) for name in export.MEASURES]
-    assert len(set(names)) == len(names)
-    assert remote_write_wire.prometheus_name("infer_diag.engine.kv.usage") == "infer_diag_engine_kv_usage_ratio"
-    assert remote_write_wire.prometheus_name("infer_diag.gpu.memory.used") == "infer_diag_gpu_memory_used_bytes"
+    names = dict(export.measures_table().select("metric", "prometheus").iter_rows())
+    assert names.keys() == export.MEASURES.keys() and len(set(names.values())) == len(names)
+    assert names["infer_diag.engine.kv.usage"] == "infer_diag_engine_kv_usage_ratio"
+    assert names["infer_diag.gpu.memory.used"] == "infer_diag_gpu_memory_used_bytes"
