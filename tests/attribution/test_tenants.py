@@ -129,6 +129,11 @@ def test_a_tenant_on_a_slow_node_is_not_blamed() -> None:
 def test_what_cannot_be_told_is_null_with_its_reason() -> None:
     few = row(jitter_split(fleet(4, 20, 1, tenant_sd=0.5)).shares, "tenant")
     assert few["share_ratio"] is None and "5 levels" in str(few["reason"]) and few["p_ratio"] is not None
+    assert row(jitter_split(fleet(4, 20, 1, tenant_sd=0.5)).shares, "residual")["share_ratio"] is None
+    flat = jitter_split(fleet(8, 15, 1).with_columns(duration_s=pl.lit(20.0))).shares
+    assert flat["share_ratio"].null_count() == len(flat) and "no start lasts longer" in str(
+        row(flat, "tenant")["reason"]
+    )
     short = row(jitter_split(fleet(8, 6, 1)).shares, "tenant")
     assert short["share_ratio"] is None and "10 starts" in str(short["reason"])
     pinned = jitter_split(fleet(6, 20, 1, pinned=True)).shares
@@ -149,6 +154,12 @@ def test_levels_say_what_each_took() -> None:
     ratio = kinds["times_ratio"].to_list()
     assert ratio[0] / ratio[1] == pytest.approx(1.6, rel=0.15)
     assert levels.filter(pl.col("factor") == "tenant")["start_count"].sum() == 60
+
+
+def test_starts_of_which_nothing_is_known_have_no_residual_either() -> None:
+    nothing = [pl.lit(None, pl.String).alias(name) for name in ("tenant", "node", "kind")]
+    shares = jitter_split(fleet(5, 12, 2).with_columns(nothing)).shares
+    assert shares["share_ratio"].null_count() == len(shares) == 4
 
 
 def test_no_start_and_one_start_give_no_share() -> None:
@@ -267,6 +278,33 @@ def test_too_few_or_unstamped_allocations_tell_nothing() -> None:
     blind = allocation_test(allocations(1, lock="all").with_columns(begin_s=pl.lit(None, pl.Float64)))
     assert blind.lock == "undetermined" and "no stamp" in str(blind.reason)
     assert allocation_test(Allocations.create_empty()).lock == "undetermined"
+
+
+def test_clocks_that_disagree_tell_no_lock() -> None:
+    made = allocations(1, lock="all")
+    for change in (pl.col("begin_s") - 5.0, pl.col("end_s") + 5.0):
+        told = allocation_test(made.with_columns(begin_s=change))
+        assert told.lock == "undetermined" and "clocks disagree" in str(told.reason) and told.mean_wait_s is None
+
+
+def test_a_lock_needs_the_tenant_of_every_allocation_to_be_told_from_one_of_each() -> None:
+    for lock in ("all", "tenant"):
+        made = allocations(1, lock=lock)
+        some = pl.when(pl.col("tenant") != "t1").then("tenant").alias("tenant")
+        told = allocation_test(made.with_columns(some))
+        assert (told.lock, told.other_slope) == ("undetermined", None)
+    free = allocations(1, lock="none").with_columns(tenant=pl.lit(None, pl.String))
+    assert allocation_test(free).lock == "none"
+
+
+def test_waits_that_scatter_widely_rule_no_lock_out() -> None:
+    """Waits of up to 40 services, whatever the position: the interval holds no effect and a full service alike."""
+    made = allocations(2, lock="none", bursts=5)
+    wild = np.random.default_rng(2).exponential(20 * WARM_S, len(made))
+    told = allocation_test(made.with_columns(begin_s=pl.col("begin_s") + wild, end_s=pl.col("end_s") + wild))
+    assert told.slope is not None and told.slope.lower is not None and told.slope.upper is not None
+    assert told.slope.lower < 0 < WARM_S < told.slope.upper
+    assert told.lock == "undetermined"
 
 
 def test_nodes_have_a_queue_each() -> None:

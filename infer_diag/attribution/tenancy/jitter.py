@@ -65,9 +65,11 @@ def jitter_split(observations: pl.DataFrame) -> JitterSplit:
     y = np.log(observations["duration_s"].to_numpy()) if len(observations) else np.empty(0)
     codes = {name: observations[name].rank("dense").to_numpy().astype(np.int64) - 1 for name in kept}
     rows = [_absent(name, len(y), observations) for name in FACTORS if name not in kept]
-    error = _residual(y, codes) if len(y) else None
+    differ = len(y) > 0 and float(np.ptp(y)) > _RANK_TOLERANCE
+    error = _residual(y, codes) if differ else None
     if error is None:
-        rows += [_row(name, len(y), None, reason="too few starts for so many labels") for name in kept]
+        why = "too few starts for so many labels" if differ else "no start lasts longer than another"
+        rows += [_row(name, len(y), None, reason=why) for name in (*kept, "residual")]
     else:
         found = {name: _component(name, y, codes, error[0]) for name in kept}
         rows += _shares(found, *error, codes)
@@ -175,7 +177,7 @@ def _shares(
             continue
         told = {"naive_ratio": one.naive, "p_ratio": one.p}
         least = 2 if name in FIXED else LEAST_TENANTS
-        if one.levels < least or float(np.median(each)) < LEAST_STARTS or total <= 0:
+        if one.levels < least or float(np.median(each)) < LEAST_STARTS:
             why = f"a share needs {least} levels with {LEAST_STARTS} starts each"
             rows.append(_row(name, count, one.levels, reason=why, **told))
             continue
@@ -183,7 +185,8 @@ def _shares(
         share = one.variance / total
         bounds = {"low_ratio": min(low, share), "high_ratio": max(high, share)}
         rows.append(_row(name, count, one.levels, share_ratio=share, **bounds, **told) | {"status": "measured"})
-    told_all = all(one is not None for one in found.values()) and total > 0
+    # Where one factor's share is refused, what the others leave would tell it all the same.
+    told_all = bool(rows) and all(row["status"] == "measured" for row in rows)
     rest = {"share_ratio": error / total, "status": "measured"} if told_all else {"reason": "a factor is not told"}
     return [*rows, _row("residual", count, None) | rest]
 

@@ -52,11 +52,16 @@ def allocation_test(allocations: pl.DataFrame) -> AllocationVerdict:
     Frame in: Allocations; each node has a plugin and a queue of its own. Position: allocations of the node that came
     before and had not ended. Wait (begin − arrival) is regressed on the position of the own and of other tenants, with
     intervals by a jackknife over 8 blocks in the order of arrival. It needs the moment at which the plugin began to
-    serve: a latency alone cannot tell a lock from a slow allocation. Source: attribution by queue position; M/D/1.
+    serve: a latency alone cannot tell a lock from a slow allocation. Without the tenant of every allocation a lock over
+    all and one per tenant cannot be told apart. Source: attribution by queue position; M/D/1.
     """
     count = len(allocations)
     if not count or allocations["begin_s"].null_count():
         why = "no stamp tells when an allocation began to be served, so waiting cannot be told from working"
+        return AllocationVerdict("undetermined", "undetermined", count, 0, None, None, reason=why)
+    backwards = allocations.filter((pl.col("begin_s") < pl.col("arrival_s")) | (pl.col("end_s") < pl.col("begin_s")))
+    if len(backwards):
+        why = f"{len(backwards)} allocations were served before they came, or ended before they began: clocks disagree"
         return AllocationVerdict("undetermined", "undetermined", count, 0, None, None, reason=why)
     placed = _placed(allocations)
     wait = placed["wait_s"].to_numpy()
@@ -66,8 +71,10 @@ def allocation_test(allocations: pl.DataFrame) -> AllocationVerdict:
     if queued < LEAST_QUEUED:
         why = f"{queued} allocations had two or more ahead of them; {LEAST_QUEUED} are needed"
         return AllocationVerdict("undetermined", "undetermined", count, queued, mean, usual, reason=why)
-    intercept, slope = _regressed(placed, ["ahead"]) or (Interval(0.0), Interval(0.0))
-    tenants = _regressed(placed, ["own", "others"])
+    fitted = _regressed(placed, ["ahead"])
+    assert fitted is not None, "the first of each node has nobody ahead and the queued ones have two"
+    intercept, slope = fitted
+    tenants = None if allocations["tenant"].null_count() else _regressed(placed, ["own", "others"])
     p, steady = _burst_p(placed)
     lock = _lock(slope, tenants, usual)
     return AllocationVerdict(
@@ -131,14 +138,26 @@ def _regressed(placed: pl.DataFrame, positions: list[str]) -> list[Interval] | N
 
 
 def _lock(slope: Interval, tenants: list[Interval] | None, service_s: float) -> Lock:
-    """A lock makes each allocation ahead cost about a service; half of one is taken as the border to none at all."""
-    matters = 0.5 * service_s
-    if tenants is None:
-        return "undetermined" if slope.value >= matters and slope.excludes_zero else "none"
-    own, other = tenants[1], tenants[2]
-    if other.value >= matters and other.excludes_zero:
+    """A lock makes each allocation ahead cost about a service; half of one is taken as the border to none at all.
+
+    Undetermined where a slope's interval holds both 0 and the border, or where the tenants cannot be told apart.
+    """
+    if tenants is None:  # A lock per tenant makes the allocations ahead cost a part of a service on average.
+        return "none" if _matters(slope, service_s) is False and not slope.excludes_zero else "undetermined"
+    own, others = (_matters(each, service_s) for each in tenants[1:])
+    if others:
         return "one for all"
-    return "one per tenant" if own.value >= matters and own.excludes_zero else "none"
+    if None in (own, others):
+        return "undetermined"
+    return "one per tenant" if own else "none"
+
+
+def _matters(slope: Interval, service_s: float) -> bool | None:
+    """Whether an allocation ahead costs half a service or more; null where the interval allows both answers."""
+    border = 0.5 * service_s
+    if slope.value >= border and slope.excludes_zero:
+        return True
+    return False if slope.upper is not None and slope.upper < border else None
 
 
 def _burst_p(placed: pl.DataFrame) -> tuple[float, float]:
