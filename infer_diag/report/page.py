@@ -67,6 +67,8 @@ def page(diagnosis: Diagnosis) -> dict[str, Any]:
     found = excerpts(diagnosis.recording, (place for places in cited for place in places))
     for finding, places in zip(clean["findings"], cited, strict=True):
         finding["blocks"] = blocks(places, finding["evidence"], found)
+        # Once no secret is in it: with another first letter one would no longer be known by its form.
+        finding["remedy"] = finding["remedy"] and finding["remedy"][:1].upper() + finding["remedy"][1:]
     return clean
 
 
@@ -98,7 +100,6 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, Any]]:
         {
             **each.to_dict(),
             "status": each.status.replace("_", " "),
-            "remedy": each.remedy and each.remedy[:1].upper() + each.remedy[1:],
             "saves": None if each.saves is None else format_s(each.saves),
             "evidence": list(each.evidence[:MOST_EVIDENCE]),
             "more_evidence": list(each.evidence[MOST_EVIDENCE:]),
