@@ -51,6 +51,7 @@ INCIDENTS = (
     "ready",
     "failed",
     "shutdown",
+    "released",
     "cut",
     "compile_cache_hit",
     "compile_cache_miss",

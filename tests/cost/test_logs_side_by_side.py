@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from served_hours import batch_line, scraped, served_lines, start_lines
 
 import infer_diag as diag
 from infer_diag.attribution.cost.ledger import Observed, observed
-from infer_diag.attribution.cost.log_files import log_file_name
 from infer_diag.fleet import Facts
+from infer_diag.loaders.log_files import log_file_name
 
 FACTS = Facts("Llama-2-13B", gpu="A100-SXM-80GB", gpu_count=2, precision="float16", price_per_gpu_h=2.0)
 HOUR = 3600.0
@@ -209,3 +210,52 @@ def test_a_deployment_of_one_file_reads_as_before(tmp_path: Path) -> None:
     seen = seen_in(tmp_path, {"server.log": engine_log(30)})
     assert value(seen, "held") == 2 * 1850.0
     assert value(seen, "idle") == pytest.approx(2 * 140.0)
+
+
+def test_a_copy_of_a_log_beside_it_changes_nothing(tmp_path: Path) -> None:
+    text = start_lines(0) + served_lines(70, HOUR)
+    alone = seen_in(tmp_path, {"server.log": text})
+    twice = seen_in(tmp_path / "twice", {"server.log": text, "server.log.gz": text})
+    for name in ("held", "cold", "starts", "idle", "computed_decode"):
+        assert value(twice, name) == pytest.approx(value(alone, name)), name
+
+
+def test_a_new_year_between_rotated_files_without_a_year_is_no_year_of_held_gpus(tmp_path: Path) -> None:
+    def moved(text: str, day: str) -> str:
+        return text.replace("INFO 03-01", f"INFO {day}")
+
+    files = {
+        "server.log.1": moved(start_lines(0) + served_lines(70, 15.9 * HOUR, every_s=60.0), "12-31"),
+        "server.log": moved(served_lines(-7.9 * HOUR, HOUR, every_s=60.0), "01-01"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    seen = observed(diag.load(tmp_path), FACTS)
+    assert value(seen, "held") == pytest.approx(2 * 25 * HOUR, rel=0.02)
+
+
+def test_engines_of_two_kinds_are_two_replicas(tmp_path: Path) -> None:
+    batches = batch_line(0, "Prefill", 0) + "".join(batch_line(at, "Decode", 3) for at in range(1, 1800))
+    files = {"vllm.log": start_lines(0) + served_lines(70, 1800), "sglang.log": batches}
+    assert value(seen_in(tmp_path, files), "held") == pytest.approx(2 * 3600, rel=0.01)
+
+
+def test_pods_that_follow_each_other_are_not_held_side_by_side(tmp_path: Path) -> None:
+    def one(name: str, at_s: int) -> list[object]:
+        return json.loads(pod_events(scheduled_s=at_s).replace("llm-0", name))["items"]  # type: ignore[no-any-return]
+
+    items = [event for number in range(4) for event in one(f"llm-7c9-{number}", 3600 * number)]
+    (tmp_path / "events.json").write_text(json.dumps({"kind": "List", "items": items}))
+    (tmp_path / "query_range.json").write_text(scraped(200, 4 * HOUR, lambda at: 8))
+    held = observed(diag.load(tmp_path), FACTS).ledger["held"]
+    assert held.value == pytest.approx(2 * 4 * HOUR, rel=0.01)
+    assert held.status == "bounded"
+
+
+def test_a_pod_that_is_taken_away_releases_its_gpus(tmp_path: Path) -> None:
+    items = json.loads(pod_events(scheduled_s=0))["items"]
+    killed = {**items[0], "reason": "Killing", "message": "Stopping container vllm"}
+    killed |= {"firstTimestamp": "2026-03-01T09:00:00Z", "lastTimestamp": "2026-03-01T09:00:00Z"}
+    (tmp_path / "events.json").write_text(json.dumps({"kind": "List", "items": [*items, killed]}))
+    (tmp_path / "query_range.json").write_text(scraped(200, 2 * HOUR, lambda at: 8))
+    assert value(observed(diag.load(tmp_path), FACTS), "held") == 2 * HOUR

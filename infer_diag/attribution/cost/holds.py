@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import polars as pl
 
+from infer_diag.attribution.cost.gpu_counts import gpu_count
 from infer_diag.attribution.cost.lanes import Key, Lane, Lanes, pods_alone
 from infer_diag.attribution.cost.life import (
     Row,
@@ -72,7 +72,8 @@ def holds(recording: Recording, facts: Facts, told: Lanes) -> tuple[Hold, ...]:
         found += _of_replica(_replica(recording, sorted(mine, key=_order), number, counts, lane, alone=alone))
     counts = gpu_count(recording, facts) or 1
     for number, mine in enumerate(left, len(told.found)):
-        found += _of_replica(_replica(recording, sorted(mine, key=_order), number, counts, None, alone=alone))
+        one = _replica(recording, sorted(mine, key=_order), number, counts, None, alone=alone)
+        found += _of_replica(replace(one, until=_replaced(mine, left)))
     if not found:
         found = _of_scrapes(recording, counts)
     return tuple(sorted(found, key=lambda hold: (hold.begin, hold.source_id, hold.line)))
@@ -83,7 +84,7 @@ def _replicas(recording: Recording, told: Lanes) -> tuple[dict[int, list[Row]], 
     starts: dict[int, list[Row]] = {number: [] for number in range(len(told.found))}
     for row in recording.starts.to_dicts():
         number = told.of(row["source_id"], row["replica"])
-        if number is not None and (row["acquire_time"] or row["first_time"]):
+        if number is not None and (row["acquire_time"] or row["first_time"]) and not _copied(row, starts[number]):
             starts[number].append(row)
     lone = [number for number, mine in starts.items() if all(row["acquire_time"] is None for row in mine)]
     left = _by_pod(pods_alone(recording))
@@ -93,23 +94,20 @@ def _replicas(recording: Recording, told: Lanes) -> tuple[dict[int, list[Row]], 
     return {number: mine for number, mine in starts.items() if number not in lone}, left
 
 
-def gpu_count(recording: Recording, facts: Facts, lane: Lane | None = None) -> int | None:
-    """GPUs of one replica: as the facts say, else as the configuration that was printed last says; null if neither.
+def _copied(row: Row, others: list[Row]) -> bool:
+    """Whether another file of the same replica tells of this very start, as a copy of a log does."""
+    return any(
+        other["source_id"] != row["source_id"]
+        and all(other[name] == row[name] for name in ("first_time", "last_time", "ready_time", "acquire_time"))
+        for other in others
+    )
 
-    Data-parallel engines that the log does not tell apart are one replica, on the GPUs of all of them.
-    """
-    if facts.gpu_count is not None:
-        return facts.gpu_count
-    told = recording.deployments.drop_nulls("gpu_count").sort("source_id", "line")
-    labels = [stream.replica for stream in lane.streams] if lane is not None else recording.starts["replica"].to_list()
-    if lane is not None:
-        own = told.filter(pl.col("source_id").is_in([stream.source_id for stream in lane.streams]))
-        told = told if own.is_empty() else own
-    if told.is_empty():
-        return None
-    last = told.row(-1, named=True)
-    apart = any(re.search(r"\bDP\d+$", label) for label in labels if label is not None)
-    return int(last["gpu_count"]) * (1 if apart else int(last["data_parallel_count"] or 1))
+
+def _replaced(mine: list[Row], pods: list[list[Row]]) -> datetime | None:
+    """When the next pod was placed, if that was after all that is told of this one."""
+    last = max(row["last_time"] or _begin(row) for row in mine)
+    later = [_begin(rows[0]) for rows in pods if rows is not mine and _begin(rows[0]) >= last]
+    return min(later, default=None)
 
 
 def _by_pod(rows: list[Row]) -> list[list[Row]]:
@@ -132,7 +130,8 @@ def _order(row: Row) -> tuple[datetime, int]:
 class _Replica:
     """One replica: its starts in order, when it is seen at work, and when what tells of it ends.
 
-    `mine`: by its own logs; `own`: by all that tells of it. Without a lane it is a pod that the cluster alone tells of.
+    `mine`: by its own logs; `own`: by all that tells of it. Without a lane it is a pod that the cluster alone tells of;
+    `until`: when another pod was placed that may have taken its place.
     """
 
     recording: Recording
@@ -145,6 +144,7 @@ class _Replica:
     own: pl.Series
     earliest: datetime
     latest: datetime
+    until: datetime | None = None
 
 
 def _replica(
@@ -166,9 +166,8 @@ def _of_replica(one: _Replica) -> list[Hold]:
     for place, row in enumerate(one.rows):
         before = one.rows[place - 1] if place else None
         after = one.rows[place + 1] if place + 1 < len(one.rows) else None
-        hold = _run(one, row, after, found[-1] if found else None)
         oom = before is not None and failed_between(failed, before, row)
-        found.append(replace(hold, after_oom=oom))
+        found.append(replace(_run(one, row, after, found[-1] if found else None), after_oom=oom))
     return found
 
 
@@ -177,7 +176,8 @@ def _run(one: _Replica, row: Row, after: Row | None, previous: Hold | None) -> H
     begin, acquired = _begin(row), row["acquire_time"] is not None
     if previous is not None and not acquired:
         begin, acquired = previous.end, previous.acquired
-    end, released = _end(one, row, after, one.latest if one.lane is None else max(one.earliest, _begin(row)))
+    last = one.until or one.latest if one.lane is None else max(one.earliest, _begin(row))
+    end, released = _end(one, row, after, last)
     end = max(end, begin)
     ready, seen = _ready(
         one.mine if row["served"] else one.own, row, begin, end if after is None else min(_begin(after), end)

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from infer_diag.attribution.cost.log_files import LogFileName, log_file_name
+from infer_diag.loaders.log_files import LogFileName, log_file_name
 from infer_diag.recording import Recording, Source
 
 CLUSTER = "kubernetes"

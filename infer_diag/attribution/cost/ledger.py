@@ -16,7 +16,8 @@ from infer_diag.attribution.cost.activity import Activity, activity
 from infer_diag.attribution.cost.delivery import Delivery, delivery
 from infer_diag.attribution.cost.entries import Entry, entries
 from infer_diag.attribution.cost.frames import CostWindows
-from infer_diag.attribution.cost.holds import Hold, gpu_count, holds
+from infer_diag.attribution.cost.gpu_counts import gpu_count
+from infer_diag.attribution.cost.holds import Hold, holds
 from infer_diag.attribution.cost.lanes import Lanes, lanes
 from infer_diag.attribution.cost.spread import microseconds, spread, width_us
 from infer_diag.attribution.cost.stretches import sample_intervals

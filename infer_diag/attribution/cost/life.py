@@ -81,9 +81,8 @@ def last_stamp(recording: Recording, lane: Lane | None, rows: list[Row]) -> date
 
 def stopped(recording: Recording, row: Row) -> datetime | None:
     """When the run of a start was shut down, as its log or its pod says; null where neither does."""
-    stops = recording.incidents.filter(
-        (pl.col("kind") == "shutdown") & (pl.col("start_id") == row["start_id"]) & pl.col("time").is_not_null()
-    )["time"]
+    ended = pl.col("kind").cast(pl.String).is_in(["shutdown", "released"])
+    stops = recording.incidents.filter(ended & (pl.col("start_id") == row["start_id"])).drop_nulls("time")["time"]
     last: datetime | None = stops.max()  # type: ignore[assignment]
     return last
 

@@ -21,6 +21,8 @@ KINDS = {
 
 _PROGRESS = ("Pulled", "Started", "running", "Scheduled")
 _KILLED_BY_PROBE = re.compile(r"failed (?:startup|liveness) probe")
+_STOPS = "Stopping container"
+"""What kubelet says of a pod that is taken away; its device is free once the container has ended."""
 _KEPT_TEXT = 200
 
 
@@ -50,13 +52,15 @@ def _last(event: Row) -> float:
 
 
 def trouble_rows(events: list[Row], start: str | None, replica: str | None) -> list[Row]:
-    """Rows of `incidents` (times in microseconds): every trouble, and a container that was started more than once."""
+    """Rows of `incidents` (times in microseconds): troubles, containers started more than once, pods taken away."""
     rows = []
     failed = failure_of(events)
     for event in events:
         kind = "failed" if event is failed and event["reason"] not in KINDS else KINDS.get(event["reason"])
         if event["reason"] == "Started" and event["count"] > 1:
             kind = "restart"
+        if event["reason"] == "Killing" and event["message"].startswith(_STOPS):
+            kind = "released"
         if kind is not None:
             rows.append(_row(event, kind, start, replica))
     return rows
