@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
@@ -48,21 +49,27 @@ def export(
     if to_otlp is None and write_url is None:
         raise DiagError("where to is not said", hint="--otlp ENDPOINT|FILE, --remote-write URL, or both")
     from infer_diag.cli_answers import diagnosed
-    from infer_diag.diagnose import Diagnosis
-    from infer_diag.export import otlp, remote_write
     from infer_diag.export.labels import checked, written
 
     labels, place = written(label or []), _moment(origin)
     checked(labels)  # before the logs are read, which may take long
     diagnosis = diagnosed(paths, quiet, format=format, year=year, tz=tz, strict=strict)
+    for line in _handed_on(diagnosis, {"otlp": to_otlp, "remote_write": write_url}, labels, place):
+        if not quiet:
+            typer.echo(line, err=True)
+
+
+def _handed_on(
+    diagnosis: object, targets: dict[str, str | None], labels: dict[str, str], origin: datetime | None
+) -> Iterator[str]:
+    from infer_diag import export as exports
+    from infer_diag.diagnose import Diagnosis
+
     if not isinstance(diagnosis, Diagnosis):
-        raise DiagError(f"{paths[0]} is a fleet", hint="export each of its deployments")
-    done = [] if to_otlp is None else [otlp(diagnosis, to_otlp, labels=labels, origin=place)]
-    if write_url is not None:
-        done.append(remote_write(diagnosis, write_url, labels=labels, origin=place))
-    if not quiet:
-        for one in done:
-            typer.echo(str(one), err=True)
+        raise DiagError("a fleet cannot be exported at once", hint="export each of its deployments")
+    for function, to in targets.items():
+        if to is not None:
+            yield str(getattr(exports, function)(diagnosis, to, labels=labels, origin=origin))
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -11,6 +11,7 @@ from infer_diag import samples
 from infer_diag.attribution.cost import REFERENCES
 from infer_diag.errors import DiagError
 from infer_diag.jupyter import completion, cost, verbs
+from infer_diag.jupyter.export_verb import add_export_verb
 from infer_diag.jupyter.live_verbs import add_live_verbs
 from infer_diag.jupyter.panel import Panel
 from infer_diag.jupyter.session import Session
@@ -51,6 +52,7 @@ def grammar(session: Session) -> argparse.ArgumentParser:
         "--out", metavar="FILE", default="report.html", help="file.html, .md or .ipynb (report.html)"
     )
     completion.completed(out, completion.paths)
+    _recording(add_export_verb(verb), session)
     verb("samples", verbs.samples_verb, verbs.samples_code)
     helped = verb("help", lambda session, options: verbs.help_of(parser, options.about))
     helped.description = "The grammar of one verb, or the list of all."
