@@ -20,6 +20,9 @@ from infer_diag.export.texts import MOST_OF_A_LABEL, cleaned
 MOST_SERIES = 5000
 """More than this of one diagnosis is a label out of hand."""
 
+MOST_SAMPLES = 1_000_000
+"""Every sample becomes an object and a line of a request; more belong into Prometheus by its own scrapes."""
+
 MEASURES: dict[str, tuple[str, str]] = {
     "infer_diag.start.duration": ("s", "Span of an engine's start, from its first to its last stamp."),
     "infer_diag.start.hold": ("s", "From the assignment of the device to readiness."),
@@ -104,8 +107,9 @@ def series_of(diagnosis: Diagnosis, placing: Placing) -> tuple[Series, ...]:
     """Every series of a diagnosis, by name and attributes. Values that are unknown, or whose time is, are not there.
 
     Raises:
-        DiagError: there are more than `MOST_SERIES`.
+        DiagError: there are more than `MOST_SERIES`, or the samples are more than `MOST_SAMPLES`.
     """
+    _check_size(diagnosis)
     rows = [
         *_of_starts(diagnosis, placing),
         *_of_findings(diagnosis, placing.last_us),
@@ -125,6 +129,16 @@ def series_of(diagnosis: Diagnosis, placing: Placing) -> tuple[Series, ...]:
             hint=f"export a part of the logs; at most {MOST_SERIES:,}",
         )
     return tuple(Series(*key, tuple(sorted(points.items()))) for key, points in sorted(found.items()))
+
+
+def _check_size(diagnosis: Diagnosis) -> None:
+    samples, devices = diagnosis.recording.engine_samples, diagnosis.recording.gpu_samples
+    count = len(samples) * len(_SAMPLES) + len(devices) * len(_DEVICES)
+    if count > MOST_SAMPLES:
+        raise DiagError(
+            f"up to {count:,} samples are more than one export should carry",
+            hint="export a shorter part of the logs; live metrics go to Prometheus by its own scrapes",
+        )
 
 
 _Row = tuple[str, Mapping[str, object], int, float]

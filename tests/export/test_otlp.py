@@ -230,6 +230,9 @@ def test_series_out_of_hand_are_refused(two_starts: Diagnosis, tmp_path: Path, m
     monkeypatch.setattr("infer_diag.export.measures.MOST_SERIES", 5)
     with pytest.raises(DiagError, match="time series are more"):
         export.otlp(two_starts, tmp_path / "out.jsonl")
+    monkeypatch.setattr("infer_diag.export.measures.MOST_SAMPLES", 5)
+    with pytest.raises(DiagError, match="samples are more than one export"):
+        export.otlp(two_starts, tmp_path / "out.jsonl")
 
 
 def test_a_fleet_is_refused() -> None:

@@ -198,6 +198,13 @@ def test_deltas_add_up(tmp_path: Path) -> None:
     assert math.isclose(row["mean"], (0.25 + 1.5 + 3.0) / 4)
 
 
+@pytest.mark.parametrize("encode", [as_lines, lambda *found: b"".join(map(FRAMINGS["varint"], map(message, found)))])
+def test_logs_among_other_signals_are_said_to_be_left_out(encode: Callable[..., bytes], tmp_path: Path) -> None:
+    told = read(tmp_path, encode(*SCRAPES, logs([(1.0, "INFO something")])))
+    assert len(told.engine_samples) == 3
+    assert any("exports of logs among them" in note for note in told.sources[0].notes)
+
+
 def test_pods_are_told_apart_by_their_resource(tmp_path: Path) -> None:
     told = read(
         tmp_path,

@@ -22,6 +22,7 @@ from infer_diag.loaders.sniff import Signature
 from infer_diag.recording import Clock, Recording
 
 _WHAT = "an export of spans or metrics"
+_LOGS = '"resourceLogs"'
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,21 @@ def decoded_recorded(file: LogFile, options: Options, read: Decoded) -> Recordin
 def _of_lines(file: LogFile, options: Options) -> Decoded:
     spans, points = [pl.DataFrame(schema=SPAN)], [pl.DataFrame(schema=POINTS)]
     damaged = [pl.DataFrame(schema=CLAIMED)]
-    count = 0
+    count, logs = 0, 0
     for lines, read in text_lines(file, options):
         count = read
+        logs += int(lines["text"].str.contains(_LOGS, literal=True).sum())
         told, numbers, broken = _decoded(lines.filter(pl.col("text").str.contains(r"^\s*\{")))
         spans.append(told)
         points.append(numbers)
         damaged.append(broken)
+    _note_logs(file, logs)
     return Decoded(pl.concat(spans), pl.concat(points), pl.concat(damaged), count)
+
+
+def _note_logs(file: LogFile, count: int) -> None:
+    if count:
+        file.notes.append(f"{count:,} exports of logs among them are left out: give logs a file of their own")
 
 
 def _of_protobuf(file: LogFile, options: Options) -> Decoded:
@@ -92,9 +100,7 @@ def _of_protobuf(file: LogFile, options: Options) -> Decoded:
     texts = [text for kind, text in read if kind == "json"]
     lines = pl.DataFrame({"text": texts}, schema={"text": pl.String}).with_row_index("line", offset=1)
     spans, points, damaged = _decoded(lines)
-    logs = sum(kind == "logs" for kind, _ in read)
-    if logs:
-        file.notes.append(f"{logs:,} exports of logs among them are left out: give logs a file of their own")
+    _note_logs(file, sum(kind == "logs" for kind, _ in read))
     return Decoded(
         pl.concat([spans, protobuf_rows.spans(request for kind, request in read if kind == "traces")]),
         pl.concat([points, protobuf_rows.points(request for kind, request in read if kind == "metrics")]),
