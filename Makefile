@@ -17,7 +17,7 @@ define install
 	else $(BIN)/python -m pip install --quiet $(1); fi
 endef
 
-.PHONY: help report lab test lint types floors unit notebooks bench registry fleet picture wheel clean
+.PHONY: help report lab test lint types floors unit notebooks bench validate registry fleet picture wheel clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ notebooks: $(VENV)/.test  ## run the notebooks and compare the outputs that they
 
 bench: $(VENV)/.test  ## run every benchmark and write benchmarks/RESULTS.md
 	@$(BIN)/python benchmarks/run_all.py
+
+validate: $(VENV)/.test  ## analyse hundreds of fleets with planted causes (minutes), for notebooks/99_validation
+	@PYTHONPATH=benchmarks $(BIN)/python -m validation
 
 registry: $(VENV)/.core  ## write the hashes of sample_logs again, after a sample has changed
 	@$(BIN)/python -c 'from pathlib import Path; from infer_diag.samples import registry_of as made; \
