@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 HOUR_S = 3600.0
 FIXED_S, SEQUENCE_S, PREFILL_S = 0.012, 1e-4, 3e-5
 PREFILL_RATIO = 1.5
-CONTEXT_TOKENS = 1500.0
+CONTEXT_TOKENS = 200.0
 GAUGE_SD = 0.4
 """How far one reading of the running requests is from the mean of its hour."""
 

@@ -139,6 +139,8 @@ def _alike(summary: pl.DataFrame) -> list[Row]:
 
 def _weak(summary: pl.DataFrame) -> list[Row]:
     """Wrong: an interval, and the truth outside it. Refused: none."""
+    if summary.is_empty():
+        return []
     lines = []
     for (hours,), part in summary.partition_by("hours", as_dict=True, maintain_order=True).items():
         given, covered = int(part["with_interval"].sum()), int(part["covered"].sum())
