@@ -147,7 +147,9 @@ def _summary_record(
 
 
 def _hold_s(reading: StartReading) -> float | None:
-    if reading.acquired is None or reading.ready is None or reading.ready < reading.acquired:
+    if reading.acquired is None or reading.ready is None or reading.set_back is not None:
+        return None
+    if reading.ready < reading.acquired:
         return None
     return seconds(reading.ready - reading.acquired)
 

@@ -45,7 +45,7 @@ class _Edge:
 
 
 def envelope(reading: StartReading, values: Reconciled) -> Span | None:
-    """Earliest known begin to last stamp; null where no two moments are known.
+    """Earliest known begin to last stamp; null where no two moments are known, or where the clock was set meanwhile.
 
     A duration printed at its end reaches back, so the begin may lie before the first stamped line.
     """
@@ -53,7 +53,7 @@ def envelope(reading: StartReading, values: Reconciled) -> Span | None:
     moments = [moment for moment in (reading.first, reading.last) if moment is not None]
     moments += [edge for span in spans for edge in span]
     moments += [one.begin for one in (*reading.running, *reading.lost) if one.begin is not None]
-    if not moments or max(moments) == min(moments):
+    if reading.set_back is not None or not moments or max(moments) == min(moments):
         return None
     return Span(min(moments), max(moments))
 

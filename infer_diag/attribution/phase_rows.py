@@ -113,6 +113,7 @@ def _wall_row(reading: StartReading, values: Reconciled, phase: str, workers: Se
         length = None
     if running or length is None or slowest is None:
         lowers = [row.lower for row in workers if row.lower is not None] + ([length] if length is not None else [])
+        lowers += _longest_parts(reading, values, phase)
         lower = max(lowers, default=None)
         uppers = [row.upper for row in workers]
         upper = max((upper for upper in uppers if upper is not None), default=None) if None not in uppers else None
@@ -142,6 +143,12 @@ def _wall(reading: StartReading, values: Reconciled, phase: str) -> tuple[int | 
         return longest, slowest
     whole = measure(span for value in known for span in value.spans)
     return (longest if whole - longest < reading.tick else whole), slowest
+
+
+def _longest_parts(reading: StartReading, values: Reconciled, phase: str) -> list[int]:
+    """Wall-clock lengths of the phases that lie inside this one, each of which it lasts at least as long as."""
+    inside = [other for other, above in reading.parent.items() if above == phase]
+    return [length for other in inside if (length := _wall(reading, values, other)[0])]
 
 
 def _ends_later(reading: StartReading, values: Reconciled, phase: str) -> bool:

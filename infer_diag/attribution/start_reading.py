@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from infer_diag.attribution.clock_steps import set_back_us, within_clock
 from infer_diag.attribution.intervals import clock_tick, microseconds
 from infer_diag.attribution.line_numbers import numbered
 from infer_diag.attribution.load_progress import Bar, bar, pace, placed
+from infer_diag.attribution.mark_stamps import anchored, annotated, known_stamps
 from infer_diag.attribution.occurrences import (
     CONTAINERS,
     ORDER,
@@ -48,7 +50,10 @@ class Event:
 
 @dataclass(frozen=True)
 class StartReading:
-    """Everything that the lines of one start say, in microseconds since the epoch; lines are `line_numbers`."""
+    """Everything that the lines of one start say, in microseconds since the epoch; lines are `line_numbers`.
+
+    `set_back` is how far the clock was set back meanwhile; `absurd` are lines whose printed length no clock allows.
+    """
 
     start_id: str
     replica: str | None
@@ -62,9 +67,11 @@ class StartReading:
     ready_line: int | None
     failed_line: int | None
     wall: int | None
+    set_back: int | None
     served: bool
     tick: int
     marks: tuple[Mark, ...]
+    absurd: tuple[Mark, ...]
     parent: Mapping[str, str]
     ended: tuple[Occurrence, ...]
     running: tuple[Begun, ...]
@@ -137,19 +144,22 @@ def _reading(
     incident_rows: list[dict[str, object]],
 ) -> StartReading:
     several = len({row["replica"] for row in (*phase_rows, *progress_rows) if row["replica"] is not None}) > 1
-    read = _annotated([mark(row, _worker(row, several)) for row in phase_rows])
-    marks = _anchored(read, _stamps(start, incident_rows))
+    events = tuple(_event(row) for row in incident_rows)
+    told = annotated([mark(row, _worker(row, several)) for row in phase_rows])
+    read, absurd = within_clock(told, _engine_begin(start, events))
+    stamps = _stamps(start, incident_rows)
+    marks, known = anchored(read, stamps), known_stamps(stamps, read)
     stated = {str(row["phase"]): str(row["inside"]) for row in phase_rows if row["inside"] is not None}
     parent = parents(marks, stated)
     ended, begun = occurrences(marks)
     up = start["ready_line"] is not None or bool(start["served"])
     over = [one for one in begun if up or _passed(one.phase, one.replica, one.begin, one.line, marks, parent)]
-    bars = _placed(_bars(progress_rows, several), _known(_stamps(start, incident_rows), read), start)
-    events = tuple(_event(row) for row in incident_rows)
+    bars = _placed(_bars(progress_rows, several), known, start)
+    own, until = whole(start["source_id"]) or 0, whole(start["ready_line"]) or whole(start["last_line"]) or 0
     return StartReading(
         start_id=str(start["start_id"]),
         replica=text(start["replica"]),
-        source_id=whole(start["source_id"]) or 0,
+        source_id=own,
         first_line=whole(start["line"]) or 0,
         last_line=whole(start["last_line"]) or 0,
         first=whole(start["first_time"]),
@@ -159,9 +169,11 @@ def _reading(
         ready_line=whole(start["ready_line"]),
         failed_line=whole(start["failed_line"]),
         wall=length_us(start["wall_s"]),
+        set_back=set_back_us(known, own, until) if up else None,
         served=bool(start["served"]),
         tick=clock_tick(_moments(start, events, marks)),
         marks=tuple(marks),
+        absurd=absurd,
         parent=parent,
         ended=tuple(ended),
         running=tuple(one for one in begun if one not in over),
@@ -170,6 +182,12 @@ def _reading(
         running_bars=tuple(found for found in bars if not up and _is_running(found, marks, ended, parent)),
         events=events,
     )
+
+
+def _engine_begin(start: Mapping[str, object], events: Sequence[Event]) -> tuple[int, int] | None:
+    """(line, time) of the first line that says that the engine begins, in the start's own source."""
+    own = [event for event in events if event.kind == "engine_begin" and event.source_id == start["source_id"]]
+    return next(((event.line, event.time) for event in own if event.time is not None), None)
 
 
 def _last(start: Mapping[str, object]) -> int | None:
@@ -196,46 +214,6 @@ def _stamps(start: Mapping[str, object], incidents: Sequence[Mapping[str, object
     rows = [(start["source_id"], start["line"], start["first_time"])]
     rows += [(row["source_id"], row["line"], row["time"]) for row in incidents]
     return [(whole(source) or 0, whole(line) or 0, time) for source, line, time in rows if isinstance(time, int)]
-
-
-def _known(stamps: Sequence[tuple[int, int, int]], marks: Sequence[Mark]) -> list[tuple[int, int, int]]:
-    """Source, line and time of every stamped line of a start that tells something, in order."""
-    return sorted([*stamps, *((one.source_id, one.line, one.moment) for one in marks if one.moment is not None)])
-
-
-def _anchored(marks: list[Mark], stamps: list[tuple[int, int, int]]) -> list[Mark]:
-    """Durations whose line has no stamp end at the last stamped line above them, where the start has stamps at all."""
-    known = _known(stamps, marks)
-    return [_at_last_stamp(mark, known) if known and _floats(mark) else mark for mark in marks]
-
-
-def _annotated(marks: list[Mark]) -> list[Mark]:
-    """Totals that stand in the line of another phase were not printed at their own end and lose that line's stamp.
-
-    Such a total of no worker's own only repeats what workers tell of the phase, where they do.
-    """
-    lines = {(mark.source_id, mark.line) for mark in marks if not mark.is_total}
-    beside = [mark.is_total and (mark.source_id, mark.line) in lines for mark in marks]
-    workers = {(mark.replica, mark.phase) for mark in marks if mark.worker}
-    return [
-        Mark(**{**mark.__dict__, "end": None}) if other else mark
-        for mark, other in zip(marks, beside, strict=True)
-        if not (other and not mark.worker and (mark.replica, mark.phase) in workers)
-    ]
-
-
-def _floats(mark: Mark) -> bool:
-    return mark.length is not None and mark.moment is None and not mark.is_total
-
-
-def _at_last_stamp(mark: Mark, known: Sequence[tuple[int, int, int]]) -> Mark:
-    beside = [(line, time) for source, line, time in known if source == mark.source_id]
-    above = [time for line, time in beside if line <= mark.line]
-    below = [time for line, time in beside if line > mark.line]
-    end = above[-1] if above else below[0] if below else known[0][2]
-    # Where it fits between the stamps around its line, it lies there.
-    room = above and below and end + (mark.length or 0) <= below[0]
-    return Mark(**{**mark.__dict__, "end": end + (mark.length or 0) if room else end})
 
 
 def _bars(rows: Sequence[Mapping[str, object]], several_replicas: bool) -> list[Bar]:

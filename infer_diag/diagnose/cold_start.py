@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from infer_diag.attribution.intervals import seconds
 from infer_diag.attribution.occurrences import lineage
 from infer_diag.attribution.start_reading import StartReading
 from infer_diag.diagnose.conflicts import conflicts
@@ -120,6 +121,25 @@ def unfinished(view: StartView) -> Finding | None:
     )
 
 
+def clock_set_back(view: StartView) -> Finding | None:
+    """A start whose last stamps lie before its first ones, so that no difference of them is a length."""
+    back = view.reading.set_back
+    if back is None:
+        return None
+    return Finding(
+        id="cold_start.clock_set_back",
+        severity="medium",
+        sentence=(
+            f"{view.name}The last stamp before ready lies {format_s(seconds(back))} before an earlier one: the clock "
+            "was set back meanwhile, or lines of two clocks are mixed. How long the start took is not told; what its "
+            "lines print as durations stands."
+        ),
+        status="measured",
+        evidence=view.evidence([view.reading.first_line, view.reading.ready_line or view.reading.last_line]),
+        remedy=remedy("clock_set_back", view.engine),
+    )
+
+
 def unlogged(view: StartView) -> Finding | None:
     """Time of the start that no line explains."""
     silent, whole = view.summary["unlogged_s"], view.whole_s
@@ -214,14 +234,15 @@ def causes(view: StartView) -> list[Finding]:
     found = []
     for phase, what in CAUSES.items():
         row = view.wall(phase)
-        if row is None or row["duration_s"] is None:
+        known = None if row is None else row["duration_s"] or _of_parts(view, row)
+        if row is None or known is None:
             continue
-        seconds, own = row["duration_s"], view.exclusive_s(phase)
+        own = view.exclusive_s(phase)
         # What overlaps the phase (a download inside the load) is a cause of its own and no weight of this one.
-        weight = seconds if own is None else min(seconds, own)
+        weight = known if own is None else min(known, own)
         if not view.is_material(weight):
             continue
-        length = f"{format_s(seconds)}{_of_whole(view, seconds)}{_known_by(view, row)}"
+        length = f"{format_s(known)}{_of_whole(view, known)}{_known_by(view, row)}"
         found.append(
             Finding(
                 id=f"cold_start.{phase}",
@@ -234,6 +255,12 @@ def causes(view: StartView) -> list[Finding]:
             )
         )
     return found
+
+
+def _of_parts(view: StartView, row: Row) -> float | None:
+    """What a phase without a length of its own lasted at least, where a part of it has one."""
+    parts = [other for other in view.phases if other["inside"] == row["phase"] and other["duration_s"] is not None]
+    return float(row["lower_s"]) if parts and row["lower_s"] is not None else None
 
 
 def _cause(view: StartView, phase: str) -> str:
@@ -256,6 +283,7 @@ def _known_by(view: StartView, row: Row) -> str:
 _RULES: tuple[Callable[[StartView], Finding | None], ...] = (
     failed,
     unfinished,
+    clock_set_back,
     storage_bound,
     straggler,
     unlogged,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infer_diag.attribution.intervals import seconds
 from infer_diag.attribution.reconcile import PRINTED
 from infer_diag.diagnose.finding import Finding
 from infer_diag.diagnose.start_view import Row, StartView
@@ -31,7 +32,19 @@ def conflicts(view: StartView) -> list[Finding]:
             "best and is used."
         )
         found.append(_conflict(view, sentence, [*row["lines"], *taken["lines"]]))
-    return found + [_conflict(view, *told) for told in _too_long(view)]
+    return found + [_conflict(view, *told) for told in (*_absurd(view), *_too_long(view))]
+
+
+def _absurd(view: StartView) -> list[tuple[str, list[int]]]:
+    """Printed lengths that began long before the engine did."""
+    return [
+        (
+            f"{mark.phase} is given {format_s(seconds(mark.length or 0))}, and began long before the engine did if "
+            "that is so; the line is not believed, and how long it took is not told.",
+            [mark.line],
+        )
+        for mark in view.reading.absurd
+    ]
 
 
 def _too_long(view: StartView) -> list[tuple[str, list[int]]]:

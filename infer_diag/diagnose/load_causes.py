@@ -152,8 +152,9 @@ def _late_bar(view: StartView) -> Finding | None:
 
 
 def _late_worker(view: StartView) -> Finding | None:
-    rows = [row for row in _ranks(view, "weights_load") if row["duration_s"] is not None]
-    if len(rows) < 2:
+    told = [[row for row in _ranks(view, phase) if row["duration_s"] is not None] for phase in LOADS]
+    rows = next((each for each in told if len(each) > 1), None)
+    if rows is None:
         return None
     slowest = max(rows, key=lambda row: (row["duration_s"], row["rank"]))
     middle = statistics.median(row["duration_s"] for row in rows if row is not slowest)

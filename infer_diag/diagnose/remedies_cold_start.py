@@ -48,6 +48,9 @@ _REMEDIES: dict[str, dict[str, str]] = {
             "image"
         ),
     },
+    "clock_set_back": {
+        "": "have the server log in UTC, and its clock kept by NTP before the engine starts; then start it once more",
+    },
     "weights_load": _FASTER_LOAD,
     "storage_bound": _FASTER_LOAD,
     "weights_fetch": {

@@ -414,3 +414,35 @@ def test_a_pod_that_tells_of_itself_after_it_became_ready_has_started_by_then() 
     assert start_summary(made.recording())["span_s"].to_list() == [89.0]
     assert slices["duration_s"].to_list() == [2.0, 87.0]
     assert slices["before"].to_list() == [None, "ready"]
+
+
+@pytest.mark.parametrize(("back_s", "span_s"), [(3.0, 47.0), (3600.0, None)])
+def test_a_clock_that_is_set_back_during_a_start_leaves_its_length_unknown(back_s: float, span_s: float | None) -> None:
+    made = HandmadeStart().event("engine_begin", 4000.0).printed("weights_load", 4050.0 - back_s, 20.0)
+    recording = made.ready(4050.0 - back_s).recording()
+    assert start_summary(recording)["span_s"].to_list() == [span_s]
+    assert start_phases(recording)["duration_s"].to_list() == [20.0]
+    assert (start_slices(recording)["begin_s"][0] is None) == (span_s is None)
+
+
+def test_lines_that_reach_the_log_late_set_no_clock_back() -> None:
+    made = HandmadeStart().event("engine_begin", 0.0).printed("weights_load", 46.0, 40.0, "TP1")
+    made.printed("weights_load", 27.0, 22.0, "TP0")
+    assert start_summary(made.ready(60.0).recording())["span_s"].to_list() == [60.0]
+
+
+@pytest.mark.parametrize(("printed_s", "told_s", "upper_s"), [(100.0, 100.0, None), (2e22, None, 30.0)])
+def test_a_length_that_began_long_before_the_engine_is_not_believed(
+    printed_s: float, told_s: float | None, upper_s: float | None
+) -> None:
+    made = HandmadeStart().event("engine_begin", 0.0).printed("weights_load", 30.0, printed_s)
+    row = start_phases(made.ready(60.0).recording()).row(0, named=True)
+    assert (row["duration_s"], row["upper_s"]) == (told_s, upper_s)
+    without = HandmadeStart().printed("weights_load", 30.0, printed_s).ready(60.0)  # the begin may be cut off
+    assert start_phases(without.recording())["duration_s"].to_list() == [printed_s]
+
+
+def test_a_phase_lasts_at_least_as_long_as_what_lies_inside_it() -> None:
+    made = HandmadeStart().event("engine_begin", 0.0).ends("weights_load", 50.0)
+    row = start_phases(made.printed("weights_read", 48.0, 40.0).ready(60.0).recording()).row(0, named=True)
+    assert (row["phase"], row["duration_s"], row["lower_s"], row["status"]) == ("weights_load", None, 40.0, "bounded")

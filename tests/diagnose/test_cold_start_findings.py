@@ -263,3 +263,37 @@ def test_field_cases(found, case: str, has: set[str], lacks: set[str]) -> None:
     names = set(found(path.read_text(encoding="utf-8")))
     assert has <= names
     assert not lacks & names
+
+
+def test_workers_that_only_tell_of_reading_are_compared_and_their_load_is_bounded(found) -> None:
+    text = ENGINE
+    for rank, (clock, seconds) in enumerate((("00:23", 22.0), ("00:25", 24.0), ("00:24", 23.0), ("00:42", 40.0))):
+        text += worker(rank, clock, f"Loading weights took {seconds:.2f} seconds")
+    text += line("01:00", "Application startup complete.")
+    told = found(text)
+    assert "Worker TP3 loads its weights in 40 s, the others in 23 s" in told["straggler"].sentence
+    assert told["weights_load"].status == "bounded"
+    assert "at least" in told["weights_load"].sentence
+
+
+def test_an_hour_that_is_told_twice_is_no_length_of_a_start(found) -> None:
+    """The end of summer time in a log without a zone: nine o'clock becomes eight."""
+    text = ENGINE.replace("08:00:00", "08:59:45") + line("00:15", "Loading weights took 20.00 seconds")
+    told = found(
+        text + line("00:16", "Model loading took 14.2 GiB and 21.500000 seconds") + "Application startup complete.\n"
+    )
+    assert "was set back" in told["clock_set_back"].sentence
+    assert "unlogged" not in told
+    assert "of the start" not in told["weights_load"].sentence
+
+
+def test_a_length_that_nobody_can_believe_is_named_and_not_ranked(found) -> None:
+    text = (
+        ENGINE + line("00:30", "Loading weights took 86400.00 seconds") + line("00:40", "Application startup complete.")
+    )
+    told = found(text)
+    assert (
+        "24 h 0 min" in told["conflicting_durations"].sentence
+        and "not believed" in told["conflicting_durations"].sentence
+    )
+    assert "weights_load" not in told and "storage_bound" not in told

@@ -209,7 +209,8 @@ def _in_cluster(recording: Recording, frames: StartFrames) -> pl.DataFrame:
         .join(recording.starts.select("start_id", since.alias("since_s")), on="start_id", how="left")
         .join(pods, on="start_id", how="left", maintain_order="left")
     )
-    after = pl.when(pl.col("since_s").is_not_null()).then(pl.min_horizontal("since_s", "span_s").clip(0.0))
+    seen = pl.when(pl.col("span_s").is_not_null()).then(pl.min_horizontal("since_s", "span_s").clip(0.0))
+    after = pl.when(pl.col("since_s").is_not_null()).then(seen)
     from_container = pl.when(pl.col("of_pod").fill_null(False)).then(pl.col("span_s") - pl.col("started_s"))
     return whole.select(
         "start_id",
