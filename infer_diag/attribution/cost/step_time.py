@@ -118,10 +118,11 @@ def fitted(made: Sequence[Sampled]) -> LinearSteps | None:
     Each deployment has a speed of its own, κ·s(b), near 1, so that a throttled one bends no other's curve: non-negative
     least squares and the κ are solved in turn. Steps that are told by a sampled batch carry its error, which would draw
     the fixed part of a step to 0: its variance is taken off the squares (least squares with errors in a variable whose
-    variance is known; Fuller, "Measurement Error Models", 1987, section 2.2).
+    variance is known; Fuller, "Measurement Error Models", 1987, section 2.2). Where little but that error is left, a
+    deployment tells nothing of the curve and is left out.
     """
-    used = [each.batch[each.batch > 0] for each in made]
-    seen = np.concatenate(used) if used else np.empty(0)
+    made = [each for each in made if _reliability(each.rows.T @ each.rows, each.noise) >= LEAST_RELIABILITY]
+    seen = np.concatenate([each.batch[each.batch > 0] for each in made]) if made else np.empty(0)
     if not len(seen):
         return None
     spread = float(np.percentile(seen, 95) / np.percentile(seen, 5))
@@ -130,8 +131,6 @@ def fitted(made: Sequence[Sampled]) -> LinearSteps | None:
         return None
     squares = np.stack([each.rows.T @ each.rows for each in made])
     noise = np.array([each.noise for each in made])
-    if _reliability(squares.sum(axis=0), float(noise.sum())) < LEAST_RELIABILITY:
-        return None
     squares[:, 0, 0] -= noise
     sums = np.stack([each.rows.sum(axis=0) for each in made])
     counts = np.array([len(each.rows) for each in made], dtype=np.float64)
