@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,33 @@ from urllib.request import ProxyHandler, Request, build_opener
 from playwright.sync_api import Browser, Page, expect
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts"
-WAIT_MS = 60_000
+WAIT_MS = 120_000
 CELLS = "[...jupyterapp.shell.currentWidget.content.model.cells].map(cell => cell.toJSON())"
 READY = "() => jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+_CLOCK = """([done, arg]) => {
+    const kernel = jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    const clock = { begin: null, kernel: 0, busy: null, end: null };
+    const holds = new Function("arg", `return ${done}`);
+    const input = () => { clock.begin = performance.now(); };
+    const status = (_, now) => {
+        if (now === "busy") clock.busy = performance.now();
+        else if (clock.busy !== null) { clock.kernel += performance.now() - clock.busy; clock.busy = null; }
+    };
+    const kinds = ["pointerup", "click", "keydown", "change"];
+    for (const kind of kinds) addEventListener(kind, input, true);
+    kernel.statusChanged.connect(status);
+    const look = () => {
+        if (clock.begin === null || kernel.status !== "idle" || !holds(arg)) { requestAnimationFrame(look); return; }
+        clock.end = performance.now();
+        for (const kind of kinds) removeEventListener(kind, input, true);
+        kernel.statusChanged.disconnect(status);
+    };
+    window.inferDiagClock = clock;
+    requestAnimationFrame(look);
+}"""
 _direct = build_opener(ProxyHandler({}))
+# The machine may be busy with other tests: what is waited for is a state, and this only says when to give up.
+expect.set_options(timeout=WAIT_MS)
 
 
 def put_notebook(lab: str, name: str, *cells: str) -> str:
@@ -63,19 +85,30 @@ def cells_of(page: Page) -> list[dict[str, Any]]:
     return cells
 
 
+def wait_for(page: Page, selector: str) -> None:
+    """Waits until an element is there, or a cell has failed, which is told at once."""
+    failed = f"{CELLS}.some(cell => (cell.outputs ?? []).some(output => output.output_type === 'error'))"
+    there = f"document.querySelector({json.dumps(selector)}) !== null"
+    page.wait_for_function(f"() => {there} || {failed}", timeout=WAIT_MS)
+    assert not errors_in(page)
+
+
 def errors_in(page: Page) -> list[Any]:
     """Error outputs of all cells."""
     return [output for cell in cells_of(page) for output in cell.get("outputs", []) if output["output_type"] == "error"]
 
 
-def timed(what: str, act: Callable[[], object], then: Callable[[], object]) -> float:
-    """Seconds from an action until what it leads to is on the page; printed."""
-    begin = time.perf_counter()
+def timed(page: Page, what: str, act: Callable[[], object], done: str, arg: object = None) -> None:
+    """Prints the milliseconds from the last input of an action until the page shows what it leads to.
+
+    `done`: an expression over `arg` that holds then; beside it the kernel has to be idle again. The page's own clock
+    counts, frame by frame, so that neither the way to the browser nor the tests' looking is in it.
+    """
+    page.evaluate(_CLOCK, [done, arg])
     act()
-    then()
-    taken = time.perf_counter() - begin
-    print(f"{what}: {taken * 1000:.0f} ms")
-    return taken
+    page.wait_for_function("() => window.inferDiagClock.end !== null", timeout=WAIT_MS)
+    clock = page.evaluate("window.inferDiagClock")
+    print(f"{what}: {clock['end'] - clock['begin']:.0f} ms, in the kernel {clock['kernel']:.0f} ms of them")
 
 
 def drag(page: Page, selector: str, from_share: tuple[float, float], to_share: tuple[float, float]) -> None:

@@ -22,6 +22,7 @@ from tests.browser.live_pages import (
     put_notebook,
     run_all,
     timed,
+    wait_for,
 )
 
 WATCH = ".infer-diag-watch"
@@ -69,15 +70,23 @@ def engine() -> Iterator[str]:
 
 
 def choose_one_with_lines(page: Page) -> None:
-    """Chooses findings until one shows its lines: which stands first changes while the engine runs; some have none."""
-    for index in range(page.locator(f"{WATCH} select option").count()):
-        page.locator(f"{WATCH} select").select_option(index=index)
-        try:
-            expect(page.locator(f"{WATCH} pre").first).to_contain_text("▶")
-        except AssertionError:
-            continue
-        return
-    raise AssertionError("no finding leads to its lines")
+    """Chooses one finding after the other until one shows its lines.
+
+    Which one stands first changes while the engine runs, and some stand on no line.
+    """
+    page.wait_for_function(
+        f"""() => {{
+            if (document.querySelector("{WATCH} pre")?.textContent.includes("▶")) return true;
+            const list = document.querySelector("{WATCH} select");
+            if (list && list.options.length) {{
+                list.selectedIndex = (list.selectedIndex + 1) % list.options.length;
+                list.dispatchEvent(new Event("change", {{ bubbles: true }}));
+            }}
+            return false;
+        }}""",
+        polling=1000,
+        timeout=WAIT_MS,
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -88,7 +97,7 @@ def test_a_watch_lives_and_ends_by_its_button(browser: Browser, lab: str, engine
     watch.follow(page)
     run_all(page)
     head = page.locator(f"{WATCH} .widget-label", has_text="live: ").first
-    expect(page.locator(f"{WATCH} .infer-diag-svg path").first).to_be_attached(timeout=WAIT_MS)
+    wait_for(page, f"{WATCH} .infer-diag-svg path")
     expect(page.locator(f"{WATCH} .widget-label", has_text=SEVERAL)).to_be_visible(timeout=WAIT_MS)
     # The kernel is free while it watches.
     assert any("2" in str(output) for cell in cells_of(page) for output in cell["outputs"])
@@ -97,11 +106,9 @@ def test_a_watch_lives_and_ends_by_its_button(browser: Browser, lab: str, engine
     page.locator(WATCH).first.scroll_into_view_if_needed()
     page.screenshot(path=ARTEFACTS / f"watch_{'dark' if dark else 'light'}.png")
     assert page.locator(WATCH).evaluate("node => node.scrollWidth - node.clientWidth") <= 1
-    timed(
-        "stop",
-        lambda: page.locator(f"{WATCH} .jupyter-button").click(),
-        lambda: expect(head).to_contain_text("ended: stopped; kept as live", timeout=WAIT_MS),
-    )
+    ended = f"[...document.querySelectorAll('{WATCH} .widget-label')].some(each => each.textContent.includes(arg))"
+    timed(page, "stop", page.locator(f"{WATCH} .jupyter-button").click, ended, "ended: stopped; kept as live")
+    expect(head).to_contain_text("ended: stopped; kept as live")
     assert not errors_in(page)
     assert not watch.outside
     assert not [line for line in watch.complaints if "favicon" not in line]
@@ -127,6 +134,7 @@ def test_a_watch_of_a_stated_time_is_interrupted(browser: Browser, lab: str, eng
     address = put_notebook(lab, "interrupted.ipynb", "%load_ext infer_diag", begin, "%diag batching broken_off")
     page = open_notebook(browser, address)
     run_all(page)
+    wait_for(page, WATCH)
     expect(page.locator(f"{WATCH} .widget-label", has_text=SEVERAL)).to_be_visible(timeout=WAIT_MS)
     page.evaluate("void jupyterapp.commands.execute('notebook:interrupt-kernel')")
     expect(page.locator(f"{WATCH} .widget-label", has_text="ended: interrupted")).to_be_visible(timeout=WAIT_MS)
