@@ -110,6 +110,7 @@ def _iteration_samples(iterations: pl.DataFrame) -> pl.DataFrame:
         "replica",
         pl.lit("interval").alias("kind"),
         pl.col("_scheduled").cast(pl.UInt32, strict=False).alias("running_count"),
+        pl.col("_prefill").cast(pl.UInt32, strict=False).alias("new_count"),
         "kv_usage_ratio",
     )
 
@@ -137,6 +138,8 @@ def _batch_samples(records: pl.DataFrame) -> pl.DataFrame:
         count("Active Request Count").cast(pl.UInt32, strict=False).alias("running_count"),
         count("Waiting Requests").cast(pl.UInt32, strict=False).alias("waiting_count"),
         count("Paused Requests").cast(pl.UInt32, strict=False).alias("preemption_count"),
+        count("Context Requests").cast(pl.UInt32, strict=False).alias("new_count"),
+        count("Total Context Tokens").cast(pl.UInt32, strict=False).alias("new_tokens"),
         pl.when(count("Max KV cache blocks") > 0)
         .then(count("Used KV cache blocks") / count("Max KV cache blocks"))
         .alias("kv_usage_ratio"),

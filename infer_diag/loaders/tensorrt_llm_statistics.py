@@ -123,6 +123,7 @@ def _samples(rows: pl.DataFrame) -> pl.DataFrame:
         pl.lit("interval").alias("kind"),
         pl.col("numActiveRequests").cast(pl.UInt32, strict=False).alias("running_count"),
         pl.col("numQueuedRequests").cast(pl.UInt32, strict=False).alias("waiting_count"),
+        pl.col("numContextRequests").cast(pl.UInt32, strict=False).alias("new_count"),
         pl.when(pl.col("maxNumBlocks") > 0)
         .then(pl.col("usedNumBlocks") / pl.col("maxNumBlocks"))
         .alias("kv_usage_ratio"),

@@ -119,3 +119,27 @@ def test_every_entry_has_a_status_and_a_source_or_names_what_is_missing(name: st
             assert each.value is None, entry
         if each.status == "bounded" and each.value is not None:
             assert each.lower is not None or each.upper is not None, entry
+
+
+def test_iterations_that_tell_no_output_tokens_are_no_measured_zero(tmp_path: Path) -> None:
+    def line(number: int, context: int) -> str:
+        counts = {"Active Request Count": 4, "Context Requests": context, "Generation Requests": 4 - context}
+        counts |= {
+            "Iteration Counter": number,
+            "Total Context Tokens": 100 * context,
+            "Used KV cache blocks": 10,
+            "Max KV cache blocks": 100,
+        }
+        stamp = f"03-01-2026 08:{number // 600:02d}:{number // 10 % 60:02d}"
+        return f"[TensorRT-LLM][INFO] {json.dumps({**counts, 'Timestamp': stamp}, separators=(',', ':'))}\n"
+
+    (tmp_path / "server.log").write_text("".join(line(number, int(number % 50 == 0)) for number in range(3000)))
+    ledger = observed(diag.load(tmp_path), FACTS).ledger
+    assert ledger["computed_decode"].status == "not_identifiable"
+    assert ledger["delivered_output"].status == "not_identifiable"
+    assert (ledger["computed_prefill"].value, ledger["computed_prefill"].status) == (
+        pytest.approx(100 * 60, rel=0.02),
+        "measured",
+    )
+    # Ten lines share a stamp of whole seconds, and the time between two stamps is not idle for that.
+    assert ledger["idle"].value == 0

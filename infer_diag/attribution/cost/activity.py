@@ -127,12 +127,17 @@ def _rated(pieces: pl.DataFrame, first: datetime, width: int) -> pl.DataFrame:
         .with_columns(window_of(pl.col("time"), first, width))
         .group_by("window")
         .agg(
-            decode_tokens=pl.col("tokens").sum(),
-            prefill_tokens=pl.col("prompts").sum(),
-            step_count=pl.col("steps").sum(),
+            decode_tokens=_known_sum("tokens"),
+            prefill_tokens=_known_sum("prompts"),
+            step_count=_known_sum("steps"),
             step_variance_count=pl.col("variance").sum(),
         )
     )
+
+
+def _known_sum(name: str) -> pl.Expr:
+    """A sum of what is known; null, and no zero, where nothing is."""
+    return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum())
 
 
 def _request_intervals(recording: Recording) -> pl.DataFrame:

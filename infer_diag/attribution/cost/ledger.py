@@ -157,8 +157,10 @@ _MEANS = ("context_ratio", "context_tokens", "running_count", "waiting_count")
 
 def _joined(name: str) -> pl.Expr:
     """Pieces beyond the first or last window join it: sums add up, means keep the first."""
-    means = (*_MEANS, "bound_ratio")
-    return pl.col(name).drop_nulls().first() if name in means else pl.col(name).sum()
+    if name in (*_MEANS, "bound_ratio"):
+        return pl.col(name).drop_nulls().first()
+    # A sum of nothing that is known is no zero.
+    return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
 
 
 def _held(recording: Recording, told: Lanes, found: tuple[Hold, ...], first: datetime, width: int) -> pl.DataFrame:

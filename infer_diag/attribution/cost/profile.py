@@ -57,10 +57,12 @@ def profile(name: str, seen: Observed) -> Profile:
 
 
 def fit_rows(told: Profile, keep: Mask) -> Sampled:
-    """What the fit of the step curve is given; nothing where batch or busy time are unknown."""
+    """What the fit of the step curve is given; nothing where batch or busy time are unknown, or tokens not counted."""
     busy, decode = _busy(told), told.columns["decode_tokens"]
     batch = _batch(told)
-    if busy is None or decode is None or batch is None:
+    counted = told.seen.ledger.get("computed_decode")
+    if busy is None or decode is None or batch is None or (counted is not None and counted.status != "measured"):
+        # What finished requests got is less than what the engine computed, and no base for the time of its steps.
         return Sampled(np.empty((0, 4)), np.empty(0), 0.0)
     prefill = _or_zero(told, "prefill_tokens")
     context = _context(told, keep)

@@ -109,8 +109,9 @@ def wrapping(sample: pl.DataFrame, record_begin: str) -> Wrap | None:
 def _carried(width: int, record_begin: str) -> pl.Expr:
     """Whether a line is what did not fit into the one before it, where lines are broken between words."""
     text, before = pl.col("text"), pl.col("text").shift(1).str.len_chars()
-    word = text.str.extract(r"^(\S+)").str.len_chars()
-    unfit = (before > 0) & (before + 1 + word > width)
+    word = text.str.extract(r"^(\S+)")
+    # Lines that all begin with one word are records of one writer, whatever their length.
+    unfit = (before > 0) & (before + 1 + word.str.len_chars() > width) & (word != word.shift(1))
     return unfit.fill_null(False) & ~text.str.contains(record_begin) & ~text.str.contains(_BAR)
 
 
