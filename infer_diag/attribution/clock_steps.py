@@ -16,12 +16,16 @@ SLACK_RATIO = 2
 """The first stamped line may come long after the process began: its imports are silent."""
 
 
-def set_back_us(told: Sequence[tuple[int, int, int]], source_id: int, last_line: int) -> int | None:
+def set_back_us(
+    told: Sequence[tuple[int, int, int]], source_id: int, begin: tuple[int, int] | None, last_line: int
+) -> int | None:
     """Microseconds by which the last stamped line up to `last_line` lies before the latest stamp above it.
 
-    `told` are (source, line, time) in order. Null where that is what buffers do, or where nothing has a stamp.
+    `told` are (source, line, time) in order, `begin` the (line, time) of the engine's first line: what has none is no
+    log that was written line by line. Null where so much is what buffers do, or where nothing has a stamp.
     """
-    times = [time for source, line, time in told if source == source_id and line <= last_line]
+    first_line = last_line if begin is None else begin[0]
+    times = [time for source, line, time in told if source == source_id and first_line <= line <= last_line]
     back = max(times) - times[-1] if times else 0
     return back if back > SET_BACK_US else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -146,7 +147,8 @@ def _reading(
     several = len({row["replica"] for row in (*phase_rows, *progress_rows) if row["replica"] is not None}) > 1
     events = tuple(_event(row) for row in incident_rows)
     told = annotated([mark(row, _worker(row, several)) for row in phase_rows])
-    read, absurd = within_clock(told, _engine_begin(start, events))
+    begin = _engine_begin(start, events)
+    read, absurd = within_clock(told, begin)
     stamps = _stamps(start, incident_rows)
     marks, known = anchored(read, stamps), known_stamps(stamps, read)
     stated = {str(row["phase"]): str(row["inside"]) for row in phase_rows if row["inside"] is not None}
@@ -155,22 +157,9 @@ def _reading(
     up = start["ready_line"] is not None or bool(start["served"])
     over = [one for one in begun if up or _passed(one.phase, one.replica, one.begin, one.line, marks, parent)]
     bars = _placed(_bars(progress_rows, several), known, start)
-    own, until = whole(start["source_id"]) or 0, whole(start["ready_line"]) or whole(start["last_line"]) or 0
     return StartReading(
-        start_id=str(start["start_id"]),
-        replica=text(start["replica"]),
-        source_id=own,
-        first_line=whole(start["line"]) or 0,
-        last_line=whole(start["last_line"]) or 0,
-        first=whole(start["first_time"]),
-        last=_last(start),
-        acquired=whole(start["acquire_time"]),
-        ready=whole(start["ready_time"]),
-        ready_line=whole(start["ready_line"]),
-        failed_line=whole(start["failed_line"]),
-        wall=length_us(start["wall_s"]),
-        set_back=set_back_us(known, own, until) if up else None,
-        served=bool(start["served"]),
+        **_bounds(start),
+        set_back=_set_back(start, known, begin) if up else None,
         tick=clock_tick(_moments(start, events, marks)),
         marks=tuple(marks),
         absurd=absurd,
@@ -182,6 +171,32 @@ def _reading(
         running_bars=tuple(found for found in bars if not up and _is_running(found, marks, ended, parent)),
         events=events,
     )
+
+
+def _bounds(start: Mapping[str, object]) -> dict[str, Any]:
+    """The fields of `StartReading` that a row of `Starts` tells."""
+    return {
+        "start_id": str(start["start_id"]),
+        "replica": text(start["replica"]),
+        "source_id": whole(start["source_id"]) or 0,
+        "first_line": whole(start["line"]) or 0,
+        "last_line": whole(start["last_line"]) or 0,
+        "first": whole(start["first_time"]),
+        "last": _last(start),
+        "acquired": whole(start["acquire_time"]),
+        "ready": whole(start["ready_time"]),
+        "ready_line": whole(start["ready_line"]),
+        "failed_line": whole(start["failed_line"]),
+        "wall": length_us(start["wall_s"]),
+        "served": bool(start["served"]),
+    }
+
+
+def _set_back(
+    start: Mapping[str, object], known: Sequence[tuple[int, int, int]], begin: tuple[int, int] | None
+) -> int | None:
+    until = whole(start["ready_line"]) or whole(start["last_line"]) or 0
+    return set_back_us(known, whole(start["source_id"]) or 0, begin, until)
 
 
 def _engine_begin(start: Mapping[str, object], events: Sequence[Event]) -> tuple[int, int] | None:

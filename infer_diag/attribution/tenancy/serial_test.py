@@ -56,12 +56,7 @@ def allocation_test(allocations: pl.DataFrame) -> AllocationVerdict:
     all and one per tenant cannot be told apart. Source: attribution by queue position; M/D/1.
     """
     count = len(allocations)
-    if not count or allocations["begin_s"].null_count():
-        why = "no stamp tells when an allocation began to be served, so waiting cannot be told from working"
-        return AllocationVerdict("undetermined", "undetermined", count, 0, None, None, reason=why)
-    backwards = allocations.filter((pl.col("begin_s") < pl.col("arrival_s")) | (pl.col("end_s") < pl.col("begin_s")))
-    if len(backwards):
-        why = f"{len(backwards)} allocations were served before they came, or ended before they began: clocks disagree"
+    if (why := _unusable(allocations)) is not None:
         return AllocationVerdict("undetermined", "undetermined", count, 0, None, None, reason=why)
     placed = _placed(allocations)
     wait = placed["wait_s"].to_numpy()
@@ -90,6 +85,16 @@ def allocation_test(allocations: pl.DataFrame) -> AllocationVerdict:
         poisson_wait_s=steady,
         burst_p=p,
     )
+
+
+def _unusable(allocations: pl.DataFrame) -> str | None:
+    """Why the stamps can tell of no wait at all; null where they can."""
+    if not len(allocations) or allocations["begin_s"].null_count():
+        return "no stamp tells when an allocation began to be served, so waiting cannot be told from working"
+    backwards = allocations.filter((pl.col("begin_s") < pl.col("arrival_s")) | (pl.col("end_s") < pl.col("begin_s")))
+    if backwards.is_empty():
+        return None
+    return f"{len(backwards)} allocations were served before they came, or ended before they began: clocks disagree"
 
 
 def _placed(allocations: pl.DataFrame) -> pl.DataFrame:
