@@ -259,3 +259,12 @@ def test_a_pod_that_is_taken_away_releases_its_gpus(tmp_path: Path) -> None:
     (tmp_path / "events.json").write_text(json.dumps({"kind": "List", "items": [*items, killed]}))
     (tmp_path / "query_range.json").write_text(scraped(200, 2 * HOUR, lambda at: 8))
     assert value(observed(diag.load(tmp_path), FACTS), "held") == 2 * HOUR
+
+
+def test_a_start_that_names_no_engine_is_the_start_of_each_data_parallel_one(tmp_path: Path) -> None:
+    one = served_lines(70, HOUR)
+    log = start_lines(0) + one + one.replace("Engine 000", "Engine 001")
+    seen = seen_in(tmp_path, {"server.log": log})
+    assert value(seen, "held") == 2 * 2 * HOUR
+    assert value(seen, "cold") == 2 * 2 * 60
+    assert value(seen, "starts") == 2

@@ -83,9 +83,9 @@ def _replicas(recording: Recording, told: Lanes) -> tuple[dict[int, list[Row]], 
     """(starts by the lane that printed them, starts by the pod of which no log is told)."""
     starts: dict[int, list[Row]] = {number: [] for number in range(len(told.found))}
     for row in recording.starts.to_dicts():
-        number = told.of(row["source_id"], row["replica"])
-        if number is not None and (row["acquire_time"] or row["first_time"]) and not _copied(row, starts[number]):
-            starts[number].append(row)
+        for number in told.of(row["source_id"], row["replica"]):
+            if (row["acquire_time"] or row["first_time"]) and not _copied(row, starts[number]):
+                starts[number].append(row)
     lone = [number for number, mine in starts.items() if all(row["acquire_time"] is None for row in mine)]
     left = _by_pod(pods_alone(recording))
     if len(left) <= len(lone):

@@ -74,9 +74,15 @@ class Lanes:
     found: tuple[Lane, ...]
     notes: tuple[str, ...] = ()
 
-    def of(self, source_id: int, replica: str | None) -> int | None:
-        """The lane that wrote this stream; null where none did."""
-        return next((number for number, lane in enumerate(self.found) if (source_id, replica) in lane.keys), None)
+    def of(self, source_id: int, replica: str | None) -> list[int]:
+        """The lanes that this stream tells of: the one that wrote it.
+
+        What a front end prints without a name is of every replica that its file tells apart.
+        """
+        own = [number for number, lane in enumerate(self.found) if (source_id, replica) in lane.keys]
+        if own or replica is not None:
+            return own
+        return [number for number, lane in enumerate(self.found) if any(key[0] == source_id for key in lane.keys)]
 
 
 def lanes(recording: Recording) -> Lanes:
@@ -121,7 +127,10 @@ def _streams(recording: Recording) -> list[Stream]:
     alone = spans["source_id"].value_counts()
     single = set(alone.filter(pl.col("count") == 1)["source_id"])
     found = []
+    several = set(spans.drop_nulls("replica")["source_id"])
     for row in spans.iter_rows(named=True):
+        if row["replica"] is None and row["source_id"] in several:
+            continue
         source = recording.sources[row["source_id"]]
         first, last = row["first"], row["last"]
         if row["source_id"] in single and source.first_time is not None and source.last_time is not None:
