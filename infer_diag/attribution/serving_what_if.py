@@ -202,13 +202,15 @@ def _step_time(recording: Recording, requests: pl.DataFrame, settings: EngineSet
         constants = roofline(model_named(names[0] or ""), gpu_named(names[1] or ""))
     except UnknownNameError:
         constants = None
-    if requests.drop_nulls(["scheduled_s", "first_token_s", "last_token_s"]).height >= MIN_REQUESTS:
-        known = constants.per_context_token_s if constants else None
-        idle = expert_idle_ratio(names[0])
-        return fitted_to_run(requests, settings, expert_idle_ratio=idle, per_context_token_s=known)
-    for fit, frame in ((fitted_to_steps, recording.engine_steps), (fitted_to_samples, recording.engine_samples)):
+    idle, hits = expert_idle_ratio(names[0]), bool(recording.engine_samples["prefix_hit_ratio"].max())
+    known = constants.per_context_token_s if constants else None
+    for fit in (
+        lambda: fitted_to_run(requests, settings, expert_idle_ratio=idle, per_context_token_s=known),
+        lambda: fitted_to_steps(recording.engine_steps, prefix_hits=hits),
+        lambda: fitted_to_samples(recording.engine_samples),
+    ):
         try:
-            return fit(frame)
+            return fit()
         except DiagError:
             continue
     if constants is None:

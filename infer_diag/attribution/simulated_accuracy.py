@@ -10,10 +10,10 @@ import polars as pl
 
 from infer_diag.attribution.quantiles import median
 from infer_diag.recording import Recording
+from infer_diag.simulators.gpu_runs import MEASURES
 from infer_diag.simulators.serving import EngineSettings, Simulation, StepScatter, StepTime, replay, simulate
 from infer_diag.simulators.serving.step_fit import fitted_to_steps, step_scatter
 
-MEASURES = ("output_tokens_per_s", "ttft_s", "tpot_s")
 REDRAWN = 40
 """Simulations with the scatter in another order; their 2.5 and 97.5 % quantiles are the ends of what it can do."""
 LONG_S = 20.0
@@ -24,8 +24,9 @@ class RunErrors(dy.Schema):
     """One row per part of the run and measure: recorded, simulated, and `error_ratio` = simulated / recorded − 1.
 
     TTFT and TPOT are medians over the requests whose first (last) recorded token comes in the part, the same requests
-    on both sides; output tokens count where their request ends. `low_ratio` and `high_ratio`: 95 % of the errors when
-    the scatter of the log's own steps falls elsewhere, which no step time can know; null without a scatter.
+    on both sides; output tokens count where their request ends. `running_count` is the most requests at once between
+    first and last token, `waiting_count` between arrival and first token. `low_ratio` and `high_ratio`: 95 % of the
+    errors when the scatter of the log's own steps falls elsewhere, which no step time can know; null without a scatter.
     """
 
     part = dy.Enum(("second half", "whole"))
@@ -165,4 +166,13 @@ def _measured(requests: pl.DataFrame, recorded: pl.DataFrame, since_s: float) ->
         "output_tokens_per_s": float(made) / (float(end_s) - since_s),  # type: ignore[arg-type]
         "ttft_s": begun.select(median(pl.col("first_token_s") - pl.col("arrival_s"))).item(),
         "tpot_s": ended.select(median(pl.when(later > 0).then(decode_s / later))).item(),
+        "running_count": _most(requests, "first_token_s", "last_token_s", since_s),
+        "waiting_count": _most(requests, "arrival_s", "first_token_s", since_s),
     }
+
+
+def _most(requests: pl.DataFrame, begin: str, end: str, since_s: float) -> float:
+    """The most requests at once between two of their events, from `since_s` on."""
+    held = requests.drop_nulls([begin, end]).filter(pl.col(end) > since_s)
+    changes = pl.concat([held.select(at=pl.col(begin).clip(since_s), by=1), held.select(at=pl.col(end), by=-1)])
+    return float(changes.sort("at", "by").select(pl.col("by").cum_sum().max().fill_null(0)).item())

@@ -24,6 +24,8 @@ from infer_diag.simulators.serving.workload import replay
 
 Floats = NDArray[np.float64]
 ROUNDS = 12
+MIN_OUTPUTS = 10
+"""Fewer outputs that have ended leave the time of decode to the prompts beside it: fits then miss by a tenth."""
 _CONTEXT = 3
 
 
@@ -43,10 +45,16 @@ def fitted_to_run(
     (`roofline`) where model and GPU are known.
 
     Raises:
-        DiagError: fewer than 20 spans between events.
+        DiagError: fewer than 20 spans between events, or fewer than 10 outputs that have ended by then.
     """
     told = _told(requests, until_s)
     asked = replay(requests).first(until_s) if np.isfinite(until_s) else replay(requests)
+    ended = int((told["decode_s"] > 0).sum())
+    if ended < MIN_OUTPUTS <= int((asked.output_tokens > 1).sum()):
+        raise DiagError(
+            f"{ended} outputs have ended, which do not tell what a step with outputs takes",
+            hint="fit to a longer part of the run",
+        )
     step_time = StepTime(
         0.02,
         5e-5,
