@@ -51,6 +51,17 @@ def test_stripping_changes_nothing(path: Path, tmp_path: Path) -> None:
 
 
 @each_notebook
+def test_nothing_of_a_machine_or_of_chance_is_saved(path: Path) -> None:
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+    assert [cell["id"] for cell in notebook["cells"]] == [str(number) for number in range(len(notebook["cells"]))]
+    assert not [cell["metadata"] for cell in notebook["cells"] if set(cell["metadata"]) - {"tags"}]
+    shown = json.dumps([cell.get("outputs", []) for cell in notebook["cells"]])
+    assert not re.findall(r"/(?:home|root|tmp|Users|mnt|var/folders)/|\b[A-Z]:\\\\| at 0x[0-9a-f]+>", shown)
+    assert not re.findall(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", path.read_text("utf-8"))
+
+
+@each_notebook
 def test_parameters_come_first_and_are_annotated(path: Path) -> None:
     first = next(cell for cell in cells_of(path) if cell["cell_type"] == "code")
     assert tags_of(first) == {"parameters"}
