@@ -155,6 +155,7 @@ def test_scrapes_on_another_clock_do_not_lengthen_the_time_held(tmp_path: Path) 
     seen = observed(diag.load(tmp_path, year=2026), FACTS)
     assert value(seen, "held") == 2 * 3 * HOUR
     assert value(seen, "computed_decode") == pytest.approx(320 * (3 * HOUR - 60), rel=0.01)
+    assert any("one clock" in note and "query_range.json" in note for note in seen.notes)
 
 
 def test_pod_events_without_a_ready_condition_do_not_make_all_of_it_a_start(tmp_path: Path) -> None:

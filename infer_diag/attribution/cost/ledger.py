@@ -19,6 +19,7 @@ from infer_diag.attribution.cost.frames import CostWindows
 from infer_diag.attribution.cost.gpu_counts import gpu_count
 from infer_diag.attribution.cost.holds import Hold, holds
 from infer_diag.attribution.cost.lanes import Lanes, lanes
+from infer_diag.attribution.cost.life import beside
 from infer_diag.attribution.cost.spread import microseconds, spread, width_us
 from infer_diag.attribution.cost.stretches import sample_intervals
 from infer_diag.attribution.cost.time_entries import MOST_UNTOLD_RATIO, untold_ratio
@@ -89,7 +90,7 @@ def observed(recording: Recording, facts: Facts | None = None) -> Observed:
         known,
         float(kv_tokens[-1]) if len(kv_tokens) else None,
         engine,
-        (*_notes(known, did), *told.notes),
+        (*_notes(known, did), *told.notes, *_other_clocks(recording, told)),
         first,
     )
 
@@ -263,6 +264,20 @@ def _billed(windows: pl.DataFrame, facts: Facts) -> pl.DataFrame:
     if facts.held_gpu_h is None or not logged:
         return windows
     return windows.with_columns(held_gpu_s=pl.col("held_gpu_s") * (facts.held_gpu_h * 3600 / logged))
+
+
+def _other_clocks(recording: Recording, told: Lanes) -> list[str]:
+    """Scrapes that are left out because their stamps and the logs' cannot be compared."""
+    logged = frozenset(stream.source_id for lane in told.found for stream in lane.streams)
+    if not logged:
+        return []
+    scrapes = (
+        recording.engine_samples.filter(pl.col("kind") == "scrape").drop_nulls("time")["source_id"].unique().sort()
+    )
+    near = beside(recording, logged)
+    paths = [recording.sources[source_id].path for source_id in scrapes if source_id not in near]
+    why = "left out, since their stamps and the log's are not of one clock (tz= names the log's zone)"
+    return [f"{why}: {', '.join(paths)}"] if paths else []
 
 
 def _notes(facts: Facts, did: Activity) -> tuple[str, ...]:
