@@ -145,11 +145,12 @@ def _index_claims() -> list[Claim]:
             f"counted for {INPUTS:,} inputs in groups of {scales}",
         ),
         Claim(
-            "the look-up misses the TLB",
+            "the look-up misses the TLB and thrashes cache lines",
             "scattered memory access",
             f"{format_bytes(held)} of scales in a layer of {INPUTS:,} × {OUTPUTS:,}",
             "modelled",
-            "a GPU's page is 2 MiB, so the scales of a layer lie on one or two of them",
+            "a GPU's page is 2 MiB, so the scales of a layer lie on one or two of them, and an L2 cache of 40 MB "
+            "(A100) or 50 MB (H100) holds them whole",
             "from the layout",
         ),
         Claim(
