@@ -270,7 +270,7 @@ def test_an_interaction_reads_nothing_again(monkeypatch: pytest.MonkeyPatch) -> 
     for page in explorer.model.pages:
         explorer._names.value = page
     before = {name: counted.calls for name, counted in passes.items()}
-    (memory,) = [page for page in explorer._following if isinstance(page, MemoryPage)]
+    (memory,) = [page for page in explorer._following["memory"] if isinstance(page, MemoryPage)]
     for end in (20.0, 30.0, 40.0):
         explorer._choose([5.0, end])
         explorer.model.serving.facts(explorer.model.window)

@@ -135,18 +135,22 @@ def test_a_window_is_followed_by_every_page(told: Diagnosis) -> None:
     for page in explorer.model.pages:
         explorer._names.value = page
         assert "cannot be shown" not in str(explorer._body.children)
-    kinds = [type(page).__name__ for page in explorer._following]
+    kinds = [type(page).__name__ for pages in explorer._following.values() for page in pages]
     assert kinds == ["ServingPage", "DevicePage", "KvPage", "CostPage"]
-    serving, device, _, cost = explorer._following
+    serving, device, _, cost = (page for pages in explorer._following.values() for page in pages)
     low, high = explorer.model.span
     cost._timeline._receive(None, {"brush": [low + 10, low + 40]}, [])
     assert explorer.model.window == (low + 10, low + 40)
+    explorer._names.value = "batching"
     assert tuple(serving._range.value) == (low + 10, low + 40)
+    explorer._names.value = "memory"
     assert device._plot._scene["brush"] == [low + 10, low + 40]
     assert text_of(device._facts._facts, "GPU 0, used").startswith("GPU 0, used on the device: mean")
     device._plot._receive(None, {"brush": None}, [])
     assert explorer.model.window is None
+    explorer._names.value = "cost"
     assert cost._timeline._scene["brush"] is None
+    explorer._names.value = "batching"
     assert tuple(serving._range.value) == (low, high)
 
 

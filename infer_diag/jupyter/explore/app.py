@@ -11,8 +11,10 @@ from infer_diag.jupyter.explore.facts import Fact
 from infer_diag.jupyter.explore.model import ExploreModel
 from infer_diag.jupyter.explore.more_pages import CostPage, DevicePage, KvPage
 from infer_diag.jupyter.explore.pages import FULL, GROWS, WRAPPED, MemoryPage, OverviewPage, ServingPage, StartPage
+from infer_diag.jupyter.explore.windows import Window
 from infer_diag.redact import plain
 
+_Follows = ServingPage | MemoryPage | CostPage | DevicePage | KvPage
 _PAGE = {"flex": "3 1 620px", "min_width": "0", "width": "auto"}
 _EVIDENCE = {"flex": "2 1 440px", "min_width": "0", "width": "auto"}
 _HINT = "Choose a number, a bar or a cell: the lines that it comes from are shown here."
@@ -23,7 +25,8 @@ class Explorer:
 
     def __init__(self, model: ExploreModel) -> None:
         self.model = model
-        self._following: list[ServingPage | MemoryPage | CostPage | DevicePage | KvPage] = []
+        self._following: dict[str, list[_Follows]] = {}
+        self._windows: dict[str, Window] = {}
         self._evidence = widgets.HTML(layout=GROWS)
         self._evidence.add_class("infer-diag-evidence")
         self._tell(Fact(_HINT), lines=False)
@@ -50,6 +53,9 @@ class Explorer:
             except Exception as error:  # A traceback would end in a log that nobody reads.
                 told = plain(f"{name} cannot be shown ({type(error).__name__}: {error})")
                 self._pages[name] = widgets.Label(told)
+            self._windows[name] = self.model.window
+        if self._windows[name] != self.model.window:
+            self._follow(name)
         self._body.children = (self._pages[name],)
 
     def _made(self, name: str) -> widgets.Widget:
@@ -62,9 +68,9 @@ class Explorer:
         }
         return makers[name]()
 
-    def _followed(self, page: ServingPage | MemoryPage | CostPage | DevicePage | KvPage) -> widgets.Widget:
+    def _followed(self, page: _Follows) -> widgets.Widget:
         """The view of a page that shows every window from now on, whichever page it was chosen on."""
-        self._following.append(page)
+        self._following.setdefault(self._names.value, []).append(page)
         return page.view
 
     def _made_memory(self) -> widgets.Widget:
@@ -85,8 +91,13 @@ class Explorer:
 
     def _choose(self, brush: Any) -> None:
         if self.model.choose(brush):
-            for page in self._following:
-                page.follow()
+            self._follow(self._names.value)
+
+    def _follow(self, name: str) -> None:
+        """Shows the window on one page; the others wait until they are opened, because each costs time."""
+        self._windows[name] = self.model.window
+        for page in self._following.get(name, []):
+            page.follow()
 
     def _tell(self, chosen: Fact, *, lines: bool = True) -> None:
         self._evidence.value = self.model.evidence(chosen) if lines else f"<i>{chosen.text}</i>"

@@ -32,6 +32,8 @@ _SUMS = (
     ("prompt_tokens", "prompt tokens", "tokens"),
 )
 _MILLION = 1e6
+_HEADROOM = 1.35
+"""The panel's name stands above its bars."""
 
 
 class CostModel:
@@ -192,7 +194,7 @@ def _per_million() -> pl.Expr:
 
 
 def _most(rows: pl.DataFrame, value: pl.Expr) -> float:
-    return float(rows.select(value.max()).item() or 0.0) * 1.06 or 1.0
+    return float(rows.select(value.max()).item() or 0.0) * _HEADROOM or 1.0
 
 
 def _bars(rows: pl.DataFrame, y: pl.Series, width: float, colour: str) -> dict[str, Any]:

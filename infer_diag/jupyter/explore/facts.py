@@ -17,7 +17,8 @@ MOST_PLACES = 6
 _LONG = 600
 
 _PANEL = Environment(autoescape=True).from_string(
-    "<div style='font-size:12px;line-height:1.45;max-width:100%;white-space:normal;overflow-wrap:anywhere'>"
+    "<div style='display:grid;grid-template-columns:minmax(0,1fr);font-size:12px;line-height:1.45;white-space:normal;"
+    "overflow-wrap:anywhere'>"
     "<b>{{ text }}</b>"
     "{% if note %}<div style='opacity:.8'>{{ note }}</div>{% endif %}"
     "{% for block in found %}<div style='opacity:.8;margin-top:4px;overflow-wrap:anywhere'>{{ block.name }}</div>"
