@@ -7,7 +7,7 @@ nothing is predicted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import dataframely as dy
@@ -204,11 +204,12 @@ def _step_time(recording: Recording, requests: pl.DataFrame, settings: EngineSet
         constants = None
     idle, hits = expert_idle_ratio(names[0]), bool(recording.engine_samples["prefix_hit_ratio"].max())
     known = constants.per_context_token_s if constants else None
-    for fit in (
+    fits: tuple[Callable[[], StepTime], ...] = (
         lambda: fitted_to_run(requests, settings, expert_idle_ratio=idle, per_context_token_s=known),
         lambda: fitted_to_steps(recording.engine_steps, prefix_hits=hits),
         lambda: fitted_to_samples(recording.engine_samples),
-    ):
+    )
+    for fit in fits:
         try:
             return fit()
         except DiagError:

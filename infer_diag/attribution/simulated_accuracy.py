@@ -131,14 +131,14 @@ def simulated_accuracy(
     drawn = [scatter.drawn(random) for _ in range(REDRAWN)] if scatter else []
     others = [simulate(asked, settings, step_time, scatter=each).requests for each in drawn]
     half_s = float(told["last_token_s"].max()) / 2  # type: ignore[arg-type]
-    rows = []
+    rows: list[dict[str, object]] = []
     for part, since_s in (("second half", half_s), ("whole", 0.0)):
         recorded, ours = (_measured(each, told, since_s) for each in (told, simulated.requests))
         scattered = [_measured(each, told, since_s) for each in others]
         for measure in MEASURES:
             real, model = recorded[measure], ours[measure]
-            row = {"part": part, "measure": measure, "recorded": real, "simulated": model}
-            rows.append(row | _errors(real, model, [each[measure] for each in scattered]))
+            errors = _errors(real, model, [each[measure] for each in scattered])
+            rows.append({"part": part, "measure": measure, "recorded": real, "simulated": model, **errors})
     frame = pl.DataFrame(rows, infer_schema_length=None)
     return Accuracy(RunErrors.validate(frame, cast=True), simulated, step_time)
 

@@ -25,7 +25,7 @@ BLOCKS = 40
 """Steps are drawn again in so many blocks of neighbours: a slow spell is one observation, not hundreds."""
 LONGEST_BLOCK = 500
 """Longer blocks would only take time: fewer steps than the log has make the interval wider, not narrower."""
-NEVER_RATIO = 0.05
+NEVER_RATIO = 0.025
 """An end of an interval that more of the redrawn logs than this do not have is not told."""
 
 
@@ -116,8 +116,8 @@ def saturation_knee(recording: Recording, *, tpot_s: float | None = None) -> Kne
         return Knee(levels, None, None, None, law, None, *within, told)
     low, high = _ends(decode.sort("source_id", "line"), most)
     peak = law.peak if law.peak <= most else None
-    told = None if high else f"in more than 1 of 20 redrawn logs the knee is above {most} requests"
-    return Knee(levels, knee, low, high, law, peak, *within, told)
+    above = None if high else f"in more than 1 of 40 redrawn logs the knee is above {most} requests"
+    return Knee(levels, knee, low, high, law, peak, *within, above)
 
 
 def _levels(decode: pl.DataFrame) -> dy.DataFrame[KneeLevels]:
@@ -153,4 +153,4 @@ def _ends(decode: pl.DataFrame, most: int) -> tuple[int | None, int | None]:
         return None, None
     never = 1 - len(known) / REDRAWN
     low, high = np.percentile([most if each is None else each for each in found], [2.5, 97.5])
-    return int(low), None if never > NEVER_RATIO / 2 else math.ceil(high)
+    return int(low), None if never > NEVER_RATIO else math.ceil(high)

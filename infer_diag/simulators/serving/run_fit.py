@@ -20,7 +20,7 @@ from infer_diag.simulators.serving.simulate import simulate
 from infer_diag.simulators.serving.state import END_S
 from infer_diag.simulators.serving.step_fit import MIN_EQUATIONS, solved
 from infer_diag.simulators.serving.step_time import StepTime
-from infer_diag.simulators.serving.workload import replay
+from infer_diag.simulators.serving.workload import Workload, replay
 
 Floats = NDArray[np.float64]
 ROUNDS = 12
@@ -49,12 +49,7 @@ def fitted_to_run(
     """
     told = _told(requests, until_s)
     asked = replay(requests).first(until_s) if np.isfinite(until_s) else replay(requests)
-    ended = int((told["decode_s"] > 0).sum())
-    if ended < MIN_OUTPUTS <= int((asked.output_tokens > 1).sum()):
-        raise DiagError(
-            f"{ended} outputs have ended, which do not tell what a step with outputs takes",
-            hint="fit to a longer part of the run",
-        )
+    _refuse_few_outputs(told, asked)
     step_time = StepTime(
         0.02,
         5e-5,
@@ -72,6 +67,15 @@ def fitted_to_run(
     if per_context_token_s is not None:
         basis += ", the context's part from published constants"
     return replace(step_time, origin="fitted", basis=basis, error_ratio=error, fitted_count=len(seconds))
+
+
+def _refuse_few_outputs(told: pl.DataFrame, asked: Workload) -> None:
+    ended = int((told["decode_s"] > 0).sum())
+    if ended < MIN_OUTPUTS <= int((asked.output_tokens > 1).sum()):
+        raise DiagError(
+            f"{ended} outputs have ended, which do not tell what a step with outputs takes",
+            hint="fit to a longer part of the run",
+        )
 
 
 def _told(requests: pl.DataFrame, until_s: float) -> pl.DataFrame:

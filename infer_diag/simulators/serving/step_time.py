@@ -130,7 +130,8 @@ def _drawn(values: NDArray[np.float64], random: np.random.Generator) -> NDArray[
     count = len(values)
     block = max(1, round(count**0.5))
     begins = random.integers(0, count, -(-count // block))
-    return values[((begins[:, None] + np.arange(block)) % count).ravel()[:count]]
+    places = ((begins[:, None] + np.arange(block)) % count).ravel()[:count]
+    return np.asarray(values[places], dtype=np.float64)
 
 
 EVEN = StepScatter(np.zeros(1), np.zeros(1))
