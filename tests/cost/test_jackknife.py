@@ -129,6 +129,8 @@ def test_a_batch_that_a_gauge_samples_does_not_draw_the_fixed_part_of_a_step_to_
     assert plain.fixed_s < 0.9 * 0.012
     assert curve.fixed_s == pytest.approx(0.012, rel=0.06)
     assert fitted([replace(each, noise=10 * each.noise) for each in made]) is None
+    blind = replace(made[0], noise=4 * float((made[0].rows[:, 0] ** 2).sum()))
+    assert fitted([*made, blind]) == curve
 
 
 def test_the_error_of_a_gauge_is_what_tokens_and_prompts_do_not_tell() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import planted
 import polars as pl
 import pytest
-from planted import Plan, fleet, seen, truth
+from validation import counted
+from validation.counted import Plan, fleet, seen, truth
 
 from infer_diag.attribution.cost import BLAMED
 from infer_diag.attribution.cost.analysis import Costs, costs
@@ -93,7 +93,7 @@ def test_bars_and_chain_add_up_to_the_measured_cost() -> None:
 
 
 def windows_sum(plan: Plan) -> dict[str, float]:
-    return planted.windows(plan).sum().row(0, named=True)
+    return counted.windows(plan).sum().row(0, named=True)
 
 
 def test_the_roll_up_adds_up_and_counts() -> None:
