@@ -43,7 +43,7 @@ def capture_costs(recording: Recording) -> dy.DataFrame[CaptureCosts]:
     walls = start_phases(recording).filter((pl.col("phase") == PHASE) & pl.col("rank").is_null() & pl.col("chosen"))
     taken = (
         recording.phases.filter((pl.col("phase") == PHASE) & pl.col("start_id").is_not_null())
-        .group_by("start_id", "rank")
+        .group_by("start_id", "replica", "rank")
         .agg(pl.col("size_bytes").sum(), told=pl.col("size_bytes").count())
         .filter(pl.col("told") > 0)
         .group_by("start_id")
@@ -81,7 +81,8 @@ def _graphs(progress: pl.DataFrame) -> pl.DataFrame:
     only where several are named.
     """
     bars = progress.filter((pl.col("phase") == PHASE) & pl.col("start_id").is_not_null())
-    worker = pl.coalesce("replica", "rank")
+    named = pl.any_horizontal(pl.col("replica", "rank").is_not_null())
+    worker = pl.when(named).then(pl.concat_str("replica", "rank", separator=" ", ignore_nulls=True))
     first = worker.drop_nulls().first().over("start_id")
     one = bars.filter(worker.is_null() | (worker == first))
     ordered = one.sort("source_id", "line", maintain_order=True)

@@ -32,6 +32,7 @@ from infer_diag.probes.obtained import Obtained
 from infer_diag.probes.result import ProbeResult, framed
 from infer_diag.recording import Recording
 from infer_diag.report.claims_graphs import floor_lines, graph_claims, memory_floors
+from tests.attribution.handmade_start import HandmadeStart
 
 LOG = Path(__file__).parents[3] / "shared" / "corpus" / "server_logs" / "vllm_0.15.0_gpt-oss-120b_tp4_server.log"
 
@@ -194,6 +195,18 @@ def test_a_log_without_bars_tells_no_single_graph(tmp_path: Path) -> None:
     costs = capture_costs(loaded(tmp_path, line))
     assert costs.row(0, named=True)["graph_s"] is None
     assert graph_cost(costs) is None
+
+
+def test_workers_of_one_replica_capture_the_same_graphs_and_not_more() -> None:
+    made = HandmadeStart()
+    for one, other in ((1, 0), (2, 1), (4, 3), (4, 4)):
+        for rank, done in (("TP0", one), ("TP1", other)):
+            made.bar(done, 4, float(done), phase="graph_capture", replica="DP0", rank=rank)
+    for replica in ("DP0", "DP1"):
+        made.printed("graph_capture", 10.0, 8.0, "TP0", replica=replica, size_bytes=2.0**30)
+    row = capture_costs(made.ready(11.0).recording()).row(0, named=True)
+    assert (row["graph_count"], row["size_bytes"]) == (4, 2.0**30)
+    assert row["graph_s"] == 2.0
 
 
 @pytest.fixture(scope="module")
