@@ -237,6 +237,7 @@ def test_what_a_window_costs(explorer: Opened) -> None:
     explorer.shoot("cost_window")
     explorer.press("ArrowRight")
     expect(explorer.page.locator(f"{EXPLORER} .infer-diag-chosen")).to_have_count(1)
+    expect(explorer.page.locator(f"{EXPLORER} .infer-diag-evidence").first).to_contain_text("cold: 23 GPU-s")
     expect(explorer.evidence).to_contain_text("▶")
     explorer.shoot("cost")
     explorer.press("Escape", 1)
