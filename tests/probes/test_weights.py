@@ -202,6 +202,35 @@ def test_runs_that_were_not_cold_do_not_count_as_cold() -> None:
     assert (rates["run_count"], rates["p50_bytes_per_s"], rates["is_wide"]) == (2, 150.0, None)
 
 
+def test_a_file_that_does_not_fit_into_the_cache_has_no_warm_rate() -> None:
+    rows = [
+        {
+            "repeat_id": number,
+            "method": "read",
+            "cache": "warm",
+            "size_bytes": 10,
+            "resident_before_ratio": held,
+            "duration_s": 1.0,
+            "bytes_per_s": 10.0 * number,
+        }
+        for number, held in enumerate((1.0, 0.5, None), 1)
+    ]
+    assert rates_of(framed("read_runs", rows)).select("run_count", "p50_bytes_per_s").rows() == [(1, 10.0)]
+    assert rates_of(framed("read_runs", rows[1:])).is_empty()
+
+
+@linux
+def test_the_floor_of_a_model_without_all_of_its_shards_says_so(folder: Path) -> None:
+    model = folder / "model"
+    model.mkdir()
+    names = ("model-1.safetensors", "model-2.safetensors")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict(enumerate(names))}))
+    (model / names[0]).write_bytes(os.urandom(MIB))
+    floors = probe_weights(folder, model=model, repeats=1).frames["load_floors"]
+    assert floors["model"][0] == "this model without 1 absent shard"
+    assert floors["size_bytes"][0] == MIB
+
+
 @given(rate=st.floats(1e6, 1e12), size=st.integers(1, 1 << 40))
 @settings(max_examples=30, deadline=None)
 def test_the_floor_is_bytes_over_rate(rate: float, size: int) -> None:

@@ -72,12 +72,13 @@ def probe_weights(
 def rates_of(runs: pl.DataFrame) -> pl.DataFrame:
     """`frames.ReadRates`: median and quartiles by method and state of the cache.
 
-    A run that was meant to be cold and found more than one percent of the file cached is left out.
+    A run that was meant to be cold and found more than one percent of the file cached is left out, and so is one that
+    was meant to be warm and found less than 99 percent, as with a file that does not fit into memory. Where the kernel
+    does not tell what is cached, there is no rate.
     """
-    found = runs.filter(
-        pl.col("bytes_per_s").is_not_null()
-        & ((pl.col("cache") == "warm") | (pl.col("resident_before_ratio").fill_null(1.0) <= _COLD_RATIO))
-    )
+    held = pl.col("resident_before_ratio")
+    as_meant = pl.when(pl.col("cache") == "warm").then(held >= 1 - _COLD_RATIO).otherwise(held <= _COLD_RATIO)
+    found = runs.filter(pl.col("bytes_per_s").is_not_null() & as_meant)
     rows = []
     for (method, cache), part in found.group_by("method", "cache", maintain_order=True):
         told = spread(part["bytes_per_s"].to_list())
@@ -143,7 +144,9 @@ def _target(out: Path, model: Path | None, size_bytes: int) -> Iterator[tuple[Pa
         if not largest.stat().st_size:
             raise SourceError(f"{largest} is empty", hint="fetch the model again")
         page_cache.write_out(largest)
-        yield largest, "this model", found.size_bytes
+        count = len(found.missing)
+        absent = f" without {count} absent shard{'s' if count > 1 else ''}" if count else ""
+        yield largest, f"this model{absent}", found.size_bytes
         return
     if shutil.disk_usage(out).free < _SPARE * size_bytes:
         raise ProbeUnavailable(
