@@ -184,6 +184,20 @@ def test_scattered_steps_are_named() -> None:
     assert any("do not agree on context" in text for text in said)
 
 
+@pytest.mark.parametrize(
+    ("steps", "reached"),
+    [
+        (("context", "first_kernel", "cublas_handle"), "first kernel and library handle"),
+        (("context", "first_kernel"), "first kernel, without a library handle"),
+        (("context", "module_load"), "step module load, where they ended"),
+    ],
+)
+def test_the_sum_says_how_far_the_processes_came(steps: tuple[str, ...], reached: str) -> None:
+    rows = [{"repeat_id": 1, "step": step, "duration_s": 0.1, "taken_bytes": None, "refusal": None} for step in steps]
+    stats = readings.step_stats(framed("context_steps", rows))
+    assert f"up to its {reached} (sum" in readings.sentences(stats, framed("flag_effect", []))[0]
+
+
 def test_what_the_driver_refuses_is_said() -> None:
     with pytest.raises(ProbeUnavailable, match="no CUDA context can be made here: init: cuInit returned 100"):
         probe_context(start=FakeLaunch(refusal="cuInit returned 100"))

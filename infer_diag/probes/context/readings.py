@@ -95,7 +95,7 @@ def sentences(stats: pl.DataFrame, effect: pl.DataFrame) -> tuple[str, ...]:
         whole, fewest = sum(first["p50_s"]), min(first["run_count"])
         dear = first.sort("p50_s", descending=True).row(0, named=True)
         said.append(
-            f"A fresh process pays {format_s(whole)} up to its first kernel and library handle (sum of medians, "
+            f"A fresh process pays {format_s(whole)} up to its {_reached(first['step'].to_list())} (sum of medians, "
             f"{fewest} processes), most of it for {dear['step'].replace('_', ' ')} "
             f"({format_s(dear['p50_s'])})."
         )
@@ -115,6 +115,13 @@ def sentences(stats: pl.DataFrame, effect: pl.DataFrame) -> tuple[str, ...]:
         "other."
     )
     return tuple(said)
+
+
+def _reached(steps: list[str]) -> str:
+    """How far the processes came: cuBLAS may be absent, and a driver may refuse what comes before it."""
+    if "first_kernel" not in steps:
+        return f"step {steps[-1].replace('_', ' ')}, where they ended"
+    return "first kernel and library handle" if "cublas_handle" in steps else "first kernel, without a library handle"
 
 
 def _signed(seconds: float) -> str:
