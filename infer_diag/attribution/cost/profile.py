@@ -209,7 +209,9 @@ def _batch_values(
     load = Load(
         batch,
         decode,
-        *(_or_zero(told, name) for name in ("prefill_tokens", "bound_ratio", "waiting_count")),
+        _or_zero(told, "prefill_tokens"),
+        _or_zero(told, "bound_ratio"),
+        _or_zero(told, "waiting_count"),
         told.columns["offered_tokens"],
         None if busy is None else busy / told.gpu_count,
     )
