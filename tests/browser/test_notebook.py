@@ -23,7 +23,8 @@ DONE = f"""() => {{
 }}"""
 PLOTLY = "application/vnd.plotly.v1+json"
 DRAWN = """index => {
-    const cell = document.querySelector(`.jp-Cell[data-windowed-list-index="${index}"]`);
+    const shown = jupyterapp.shell.currentWidget.node;  // another notebook may lie behind it
+    const cell = shown.querySelector(`.jp-Cell[data-windowed-list-index="${index}"]`);
     const plot = cell && cell.querySelector(".js-plotly-plot .main-svg");
     const marks = cell && cell.querySelector(".js-plotly-plot path, .js-plotly-plot canvas");
     return Boolean(plot && plot.getBoundingClientRect().height > 50 && marks);
