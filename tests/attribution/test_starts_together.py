@@ -124,6 +124,15 @@ def test_without_a_number_of_gpus_there_is_no_bill() -> None:
     assert (row["gpu_s"], row["gpu_status"]) == (None, "not_identifiable")
 
 
+def test_a_start_of_which_nothing_is_told_has_not_the_gpus_of_another_file() -> None:
+    silent = start(4.0).replace(deployments=schema.Deployments.create_empty())
+    starts = starts_together({"a": combine([start(4.0), silent])}).starts
+    assert starts["gpu_count"].to_list() == [2, None]
+    assert starts["configuration"].n_unique() == 2
+    anyone = start(4.0).deployments.with_columns(start_id=pl.lit(None, pl.String))
+    assert starts_together({"a": silent.replace(deployments=anyone)}).starts["gpu_count"].to_list() == [2]
+
+
 @pytest.mark.parametrize(
     ("event", "state"), [("compile_cache_miss", "cold"), ("compile_cache_hit", "warm"), (None, None)]
 )
@@ -174,6 +183,14 @@ def test_the_worker_that_is_always_last_is_named() -> None:
     assert (row["rank"], row["slowest_count"], row["start_count"]) == ("TP3", 8, 8)
     assert row["excess_s"] == pytest.approx(43.5 - 23.5)
     assert row["chance_ratio"] == pytest.approx(4 * 0.25**8)
+
+
+def test_lines_without_a_worker_are_no_worker_that_is_last() -> None:
+    made = HandmadeStart().event("engine_begin", 0.0)
+    for rank, end in (("TP0", 10.0), ("TP1", 12.0), (None, 30.0)):
+        made.printed("weights_load", end, 1.0, rank)
+    found = starts_together({"a": made.ready(31.0).recording()}).stragglers
+    assert found["rank"].to_list() == ["TP1"]
 
 
 def test_workers_that_take_turns_are_no_straggler() -> None:

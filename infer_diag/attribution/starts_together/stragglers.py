@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import dataframely as dy
 import polars as pl
 
+from infer_diag.attribution.occurrences import UNLABELLED
 from infer_diag.attribution.quantiles import median
 from infer_diag.attribution.starts_together.frames import Stragglers
 
@@ -16,7 +17,8 @@ def stragglers(phases: Mapping[str, pl.DataFrame]) -> dy.DataFrame[Stragglers]:
     """The last worker of every phase over the starts of each deployment, and how far it ended after the median worker.
 
     Frames in: StartPhases by deployment. Frame out: Stragglers, the most frequent first. Ends are compared where all
-    workers have stamps, else lengths (a barrier waits for the longest). Workers that end together name no last one.
+    workers have stamps, else lengths (a barrier waits for the longest). Workers that end together name no last one, and
+    lines that name no worker are none.
     `chance_ratio`: k workers as likely to be last make one of them so x times of n with at most k · P(Bin(n, 1/k) ≥ x).
     """
     rows = [row for name, frame in phases.items() for row in _last_workers(name, frame)]
@@ -53,7 +55,7 @@ _LAST = {
 
 
 def _last_workers(name: str, phases: pl.DataFrame) -> list[tuple[str, str, str | None, float, int]]:
-    workers = phases.filter(pl.col("rank").is_not_null() & pl.col("chosen"))
+    workers = phases.filter((pl.col("rank") != UNLABELLED) & pl.col("chosen"))
     rows: list[tuple[str, str, str | None, float, int]] = []
     for (_, phase), part in workers.partition_by("start_id", "phase", as_dict=True, maintain_order=True).items():
         at = "end_s" if not part["end_s"].null_count() else "duration_s"

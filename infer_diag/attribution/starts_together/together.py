@@ -228,15 +228,17 @@ def _caches() -> pl.Expr:
 
 
 def _configurations(recording: Recording) -> pl.DataFrame:
-    """`start_id, configuration, gpu_count, evidence`: as the start's own lines say, else as the recording's last do."""
+    """`start_id, configuration, gpu_count, evidence`: as the start's own lines say, else its file's last ones do.
+
+    Lines that name no start hold for all.
+    """
     told = recording.deployments.to_dicts()
-    last: dict[str, object] = {}
-    for row in told:
-        last |= {key: value for key, value in row.items() if value is not None}
     own = {row["start_id"]: row for row in told if row["start_id"] is not None}
     rows = []
     for start in recording.starts.select("start_id", "source_id", "line").to_dicts():
         of = {key: value for key, value in own.get(start["start_id"], {}).items() if value is not None}
+        beside = [row for row in told if row["start_id"] is None or row["source_id"] == start["source_id"]]
+        last = {key: value for row in beside for key, value in row.items() if value is not None}
         model, engine, version, count = (
             of.get(key, last.get(key)) for key in ("model", "engine", "engine_version", "gpu_count")
         )
