@@ -16,6 +16,7 @@ import pytest
 import infer_diag as diag
 from infer_diag.errors import DiagError, SourceError
 from infer_diag.fleet import fleet_of
+from infer_diag.report import notebook as maker
 from infer_diag.report import report
 from infer_diag.report.notebook import template
 
@@ -109,7 +110,6 @@ def test_the_template_is_among_the_notebooks() -> None:
 
 def test_what_cannot_be_a_notebook_is_said_and_nothing_is_written(tmp_path: Path) -> None:
     here = diag.diagnose(diag.load(LOG))
-    other = diag.load("sample:captured/plain/server.log")
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (here, {"paths": [f"https://me:{hostile.PASSWORD}@host/server.log"]}, r"holds a secret.*\[redacted\]"),
         (here, {"start": "-2h"}, "cannot read the logs again with start"),
@@ -121,8 +121,16 @@ def test_what_cannot_be_a_notebook_is_said_and_nothing_is_written(tmp_path: Path
         assert hostile.PASSWORD not in str(error.value)
     with pytest.raises(SourceError, match="no such folder"):
         report(here, tmp_path / "absent" / "r.ipynb")
+    assert not list(tmp_path.iterdir())
+
+
+def test_logs_that_read_otherwise_are_no_report_on_this_diagnosis(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maker, "_executed", lambda *_: nbformat.read(written, as_version=4))
+    other = diag.diagnose(diag.load("sample:captured/kv_preempts"))
     with pytest.raises(DiagError, match="gives other findings"):
-        report(here, tmp_path / "r.ipynb", load_options={"paths": [other.sources[0].path]})
+        report(other, tmp_path / "r.ipynb")
     assert not list(tmp_path.iterdir())
 
 
