@@ -11,6 +11,13 @@ from infer_diag.units import format_count
 ORDERS = 10_000
 """Orders a day in the reckoning of labels; any shop has as many."""
 
+_ANECDOTE = Claim(
+    "Prometheus and Jaeger replaced by the collector",
+    "alerts are answered 37 % sooner",
+    None,
+    "not_identifiable",
+    "No source, no before and after, and a collector forwards: it answers no alert.",
+)
 _FIXED = (
     Claim(
         "DaemonSet collector, sidecar injected by OpenShift's mesh",
@@ -61,43 +68,40 @@ def observability_claims(faults: Sequence[Fault], *, series_count: int, phases_s
     `faults`: what a checker says of the article's configuration. `series_count`: time series of one export.
     `phases_same`: phases that are the same after export and import, of how many.
     """
-    errors = [fault for fault in faults if fault.weight == "error"]
-    same, of = phases_same
-    return Claims(
-        [
-            Claim(
-                "Prometheus and Jaeger replaced by the collector",
-                "alerts are answered 37 % sooner",
-                None,
-                "not_identifiable",
-                "No source, no before and after, and a collector forwards: it answers no alert.",
-            ),
-            Claim(
-                "the configuration",
-                "typical",
-                f"{len(errors)} error and {len(faults) - len(errors)} warnings: it does not start",
-                "measured",
-                "There is no service.pipelines; remote write takes metrics alone, so traces would have nowhere to go; "
-                "nothing limits memory. A batch waits 200 ms by default, not 1 s.",
-                "by this package's checker",
-            ),
-            Claim(
-                "labels order_id and tenant_id",
-                "both, for telling tenants apart",
-                f"{format_count(series_count)} series; with order_id {format_count(series_count * ORDERS)} more a day",
-                "modelled",
-                "On spans both are right. On metrics a label with a new value per order makes new series for good; "
-                "tenant_id is bounded.",
-                f"{ORDERS:,} orders a day",
-            ),
-            Claim(
-                "one standard for metrics, logs and traces",
-                "de facto",
-                f"{same} of {of} phases the same after export and import",
-                "measured",
-                "The conventions for generative AI (gen_ai.*) still change: vLLM's spans go by names of its own.",
-                "this export, read back",
-            ),
-            *_FIXED,
-        ]
+    return Claims([_ANECDOTE, _configuration(faults), _labels(series_count), _standard(*phases_same), *_FIXED])
+
+
+def _configuration(faults: Sequence[Fault]) -> Claim:
+    errors = sum(fault.weight == "error" for fault in faults)
+    return Claim(
+        "the configuration",
+        "typical",
+        f"{errors} error and {len(faults) - errors} warnings: it does not start",
+        "measured",
+        "There is no service.pipelines; remote write takes metrics alone, so traces would have nowhere to go; "
+        "nothing limits memory. A batch waits 200 ms by default, not 1 s.",
+        "by this package's checker",
+    )
+
+
+def _labels(series_count: int) -> Claim:
+    return Claim(
+        "labels order_id and tenant_id",
+        "both, for telling tenants apart",
+        f"{format_count(series_count)} series; with order_id {format_count(series_count * ORDERS)} more a day",
+        "modelled",
+        "On spans both are right. On metrics a label with a new value per order makes new series for good; "
+        "tenant_id is bounded.",
+        f"{ORDERS:,} orders a day",
+    )
+
+
+def _standard(same: int, of: int) -> Claim:
+    return Claim(
+        "one standard for metrics, logs and traces",
+        "de facto",
+        f"{same} of {of} phases the same after export and import",
+        "measured",
+        "The conventions for generative AI (gen_ai.*) still change: vLLM's spans go by names of its own.",
+        "this export, read back",
     )
