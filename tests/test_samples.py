@@ -107,10 +107,12 @@ def test_the_wheel_carries_samples_types_and_templates(tmp_path: Path) -> None:
         archive.extractall(tmp_path / "site")
     assert {"infer_diag/py.typed", "infer_diag/_sample_logs/registry.txt", "infer_diag/report/report.html.j2"} <= names
     assert not [name for name in names if name.startswith(("tests/", "notebooks/"))]
-    asked = "import infer_diag; print(infer_diag.__file__); print(*infer_diag.samples.names())"
+    asked = "import infer_diag; print(infer_diag.__file__); print(*infer_diag.samples.names())\n"
+    asked += "from infer_diag.report.notebook import template; print(template())"
     shown = subprocess.run(
         [sys.executable, "-c", asked], cwd=tmp_path / "site", check=True, capture_output=True, text=True
     ).stdout.splitlines()
     assert Path(shown[0]).is_relative_to(tmp_path)
     assert shown[1].split() == samples.names()
+    assert Path(shown[2]).parent == tmp_path / "site" / "infer_diag" / "_notebooks"
     shutil.rmtree(tmp_path / "site")
