@@ -72,6 +72,9 @@ def spans_of(diagnosis: Diagnosis, placing: Placing) -> Spans:
         if reading.first is None or reading.last is None:
             left_out.append(f"{reading.start_id}: no line of it has a stamp, so it makes no span")
             continue
+        if reading.set_back is not None:
+            left_out.append(f"{reading.start_id}: its clock was set back meanwhile, so it makes no span")
+            continue
         found += _Start(recording, reading, rows[reading.start_id], placing.shift_us).intervals()
     first = min([placing.first_us, *(one.begin_us for one in found)])
     last = max([placing.last_us, *(one.end_us for one in found)])

@@ -79,6 +79,19 @@ def test_logs_that_do_not_tell_the_time_are_placed_where_one_says(name: str, tmp
     assert read.starts["first_time"].min() == ORIGIN
 
 
+def test_a_start_during_which_the_clock_was_set_back_is_told_by_metrics_alone(tmp_path: Path) -> None:
+    lines = (
+        ("02:59:45", "[core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: model='m'"),
+        ("02:00:16", "[gpu_model_runner.py:2392] Model loading took 14.2 GiB and 21.5 seconds"),
+        ("02:00:42", "[api_server.py:1634] Application startup complete."),
+    )
+    (tmp_path / "server.log").write_text("".join(f"INFO 10-25 {clock} {text}\n" for clock, text in lines))
+    before = diag.diagnose(diag.load(tmp_path / "server.log", year=2026, tz="UTC"))
+    done = export.otlp(before, tmp_path / "out.jsonl")
+    assert any("set back meanwhile" in note for note in done.notes)
+    assert [span["name"] for span in spans_of(tmp_path / "out.jsonl")] == ["infer_diag recording"]
+
+
 def test_a_start_without_stamps_is_told_by_metrics_alone(tmp_path: Path) -> None:
     path = CASES / "05-vllm-undated-two-runs.log"
     if not path.exists():
