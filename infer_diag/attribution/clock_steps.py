@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from infer_diag.attribution.occurrences import Mark
 
-SET_BACK_US = 5_000_000
-"""Lines of several processes reach a log up to seconds late; the last one before ready lies further back by no buffer
-but by a clock that was set, such as by an hour at the end of summer time."""
+SET_BACK_US = 30_000_000
+"""Lines of several processes reach a log up to seconds late (Ray holds repeated ones back for five); the last one
+before ready lies further back by no buffer but by a clock that was set, as by an hour at the end of summer time."""
 
 SLACK_US = 60_000_000
 SLACK_RATIO = 2
