@@ -14,11 +14,13 @@ from infer_diag.attribution.cost.life import (
     beside,
     broke_off,
     failed_between,
+    failure_times,
     failures,
     last_stamp,
     life,
     signs,
-    stopped,
+    stops,
+    told_cold,
 )
 from infer_diag.fleet import Facts
 from infer_diag.recording import Recording
@@ -139,11 +141,12 @@ class _Replica:
     number: int
     gpus: int
     lane: Lane | None
-    ids: frozenset[int]
     mine: pl.Series
     own: pl.Series
     earliest: datetime
     latest: datetime
+    stops: dict[str, datetime]
+    failed: pl.Series
     until: datetime | None = None
 
 
@@ -156,7 +159,9 @@ def _replica(
     own = life(recording, None, beside(recording, ids)) if alone else mine
     latest = last_stamp(recording, lane, rows)
     last = lane.last if lane is not None else max(row["last_time"] or _begin(row) for row in rows)
-    return _Replica(recording, rows, number, gpus, lane, ids, mine, own, latest if alone else last, latest)
+    ends = latest if alone else last, latest
+    ended = stops(recording), failure_times(recording, ids)
+    return _Replica(recording, rows, number, gpus, lane, mine, own, *ends, *ended)
 
 
 def _of_replica(one: _Replica) -> list[Hold]:
@@ -183,7 +188,7 @@ def _run(one: _Replica, row: Row, after: Row | None, previous: Hold | None) -> H
         one.mine if row["served"] else one.own, row, begin, end if after is None else min(_begin(after), end)
     )
     over = _is_over(row, after)
-    cold_end = ready or (end if over else _told_cold(one.recording, row, one.lane, begin, end))
+    cold_end = ready or (end if over else told_cold(one.recording, row, one.lane, begin, end))
     is_open = after is None and not released
     return Hold(
         row["start_id"],
@@ -223,22 +228,13 @@ def _ready(own: pl.Series, row: Row, begin: datetime, end: datetime) -> tuple[da
     return min(max(first, begin), end), bool(row["served"])
 
 
-def _told_cold(recording: Recording, row: Row, lane: Lane | None, begin: datetime, end: datetime) -> datetime:
-    """Until when a run that is never seen to be ready, nor to fail, is known to have been starting."""
-    if lane is not None:
-        return min(max(lane.last, begin), end)
-    phases = recording.phases.filter(pl.col("start_id") == row["start_id"])
-    last = phases.select(pl.max_horizontal(pl.col("begin").max(), pl.col("end").max())).item()
-    return min(max(last or begin, begin), end)
-
-
 def _end(one: _Replica, row: Row, after: Row | None, last: datetime) -> tuple[datetime, bool]:
     """When the run ended: at its shutdown, before the next start, or at the last stamp of what tells of it."""
-    stop = stopped(one.recording, row)
+    stop = one.stops.get(row["start_id"])
     if stop is not None:
         return stop, True
     if after is not None:
-        crash = broke_off(one.recording, one.ids, one.mine, _begin(row), _begin(after))
+        crash = broke_off(one.failed, one.mine, _begin(row), _begin(after))
         if crash is not None:
             return crash, True
         if after["acquire_time"] is None:

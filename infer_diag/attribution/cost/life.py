@@ -79,26 +79,39 @@ def last_stamp(recording: Recording, lane: Lane | None, rows: list[Row]) -> date
     return last
 
 
-def stopped(recording: Recording, row: Row) -> datetime | None:
-    """When the run of a start was shut down, as its log or its pod says; null where neither does."""
-    ended = pl.col("kind").cast(pl.String).is_in(["shutdown", "released"])
-    stops = recording.incidents.filter(ended & (pl.col("start_id") == row["start_id"])).drop_nulls("time")["time"]
-    last: datetime | None = stops.max()  # type: ignore[assignment]
-    return last
+def stops(recording: Recording) -> dict[str, datetime]:
+    """When the run of a start was shut down, by start, where its log or its pod says so."""
+    ended = recording.incidents.filter(pl.col("kind").cast(pl.String).is_in(["shutdown", "released"]))
+    return dict(ended.drop_nulls(["start_id", "time"]).group_by("start_id").agg(pl.col("time").max()).iter_rows())
 
 
-def broke_off(
-    recording: Recording, ids: frozenset[int], own: pl.Series, low: datetime, high: datetime
-) -> datetime | None:
-    """When a run broke off: at a failure after which nothing tells of its work until the next start."""
-    inside = pl.col("source_id").is_in(list(ids)) & (pl.col("time") >= low) & (pl.col("time") < high)
+def failure_times(recording: Recording, ids: frozenset[int]) -> pl.Series:
+    """Times at which sources tell of a failure, whatever failed."""
     told = recording.incidents.filter(pl.col("kind").cast(pl.String).is_in(["oom", "failed"]))
-    failed = pl.concat([recording.ooms.filter(inside)["time"], told.filter(inside)["time"]])
-    worked = own.filter((own >= low) & (own < high))
-    if failed.is_empty() or (len(worked) and worked.max() > failed.max()):  # type: ignore[operator]
+    return pl.concat(
+        frame.filter(pl.col("source_id").is_in(list(ids)))["time"].drop_nulls() for frame in (recording.ooms, told)
+    )
+
+
+def broke_off(failed: pl.Series, own: pl.Series, low: datetime, high: datetime) -> datetime | None:
+    """When a run broke off: at a failure after which nothing tells of its work until the next start."""
+    within = failed.filter((failed >= low) & (failed < high))
+    if within.is_empty():
         return None
-    last: datetime = failed.max()  # type: ignore[assignment]
+    worked = own.filter((own >= low) & (own < high))
+    if len(worked) and worked.max() > within.max():  # type: ignore[operator]
+        return None
+    last: datetime = within.max()  # type: ignore[assignment]
     return last
+
+
+def told_cold(recording: Recording, row: Row, lane: Lane | None, begin: datetime, end: datetime) -> datetime:
+    """Until when a run that is never seen to be ready, nor to fail, is known to have been starting."""
+    if lane is not None:
+        return min(max(lane.last, begin), end)
+    phases = recording.phases.filter(pl.col("start_id") == row["start_id"])
+    last = phases.select(pl.max_horizontal(pl.col("begin").max(), pl.col("end").max())).item()
+    return min(max(last or begin, begin), end)
 
 
 def failures(recording: Recording) -> list[Failure]:
