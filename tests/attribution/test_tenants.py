@@ -162,6 +162,21 @@ def test_starts_of_which_nothing_is_known_have_no_residual_either() -> None:
     assert shares["share_ratio"].null_count() == len(shares) == 4
 
 
+@pytest.mark.parametrize("scatter", [0.0, 1e-12, 1e-7, 1e-5, 1e-4, 1e-3])
+def test_kinds_that_explain_all_but_nothing_have_their_share(scatter: float) -> None:
+    kinds = np.repeat(["cold", "warm"], 12)
+    noise = np.random.default_rng(1).normal(0, scatter, 24)
+    made = fleet(2, 12, 1).with_columns(
+        duration_s=pl.Series(np.where(kinds == "cold", 60.0, 30.0) * np.exp(noise)), kind=pl.Series(kinds)
+    )
+    kind = row(
+        jitter_split(made.with_columns(tenant=pl.lit(None, pl.String), node=pl.lit(None, pl.String))).shares, "kind"
+    )
+    assert number(kind["share_ratio"]) == pytest.approx(1.0, abs=1e-4)
+    assert number(kind["low_ratio"]) <= number(kind["share_ratio"]) <= number(kind["high_ratio"]) <= 1.0
+    assert number(kind["low_ratio"]) > 0.999
+
+
 def test_no_start_and_one_start_give_no_share() -> None:
     for count in (0, 1):
         shares = jitter_split(fleet(5, 12, 2).head(count)).shares

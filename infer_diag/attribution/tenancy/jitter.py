@@ -25,6 +25,8 @@ PERMUTATIONS = 999
 CONFIDENCE = 0.95
 _SEED = 20_240_215
 _RANK_TOLERANCE = 1e-9
+_LARGEST_NON_CENTRALITY = 1e8
+"""From here on a share is 1 to seven digits whatever its interval, and the distribution cannot be computed."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -193,8 +195,8 @@ def _shares(
 
 def _interval(one: _Component, error: float, freedom: int, total: float, *, fixed: bool) -> tuple[float, float]:
     """Share at the ends of the F interval of the component over the error, the other factors as estimated."""
-    if error <= 0:
-        return 1.0, 1.0
+    if error <= _RANK_TOLERANCE * total:  # The labels explain all: what is left is the rounding of the numbers.
+        return one.variance / total, one.variance / total
     rest = total / error - one.variance / error
     ends = []
     for side in ((1 + CONFIDENCE) / 2, (1 - CONFIDENCE) / 2):
@@ -212,6 +214,8 @@ def _random_ratio(one: _Component, error: float, freedom: int, side: float) -> f
 def _fixed_ratio(one: _Component, error: float, freedom: int, side: float) -> float:
     """The same for levels that are no sample: non-centrality over the number of starts."""
     seen = one.mean_square / error
+    if seen * one.freedom > _LARGEST_NON_CENTRALITY:
+        return (seen - 1) / one.per_level
 
     def above(non_centrality: float) -> float:
         return float(scipy.stats.ncf.cdf(seen, one.freedom, freedom, non_centrality)) - side
