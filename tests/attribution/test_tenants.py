@@ -295,6 +295,17 @@ def test_too_few_or_unstamped_allocations_tell_nothing() -> None:
     assert allocation_test(Allocations.create_empty()).lock == "undetermined"
 
 
+@pytest.mark.parametrize("within_s", [0.0, 0.5])
+def test_a_single_burst_is_no_steady_load(within_s: float) -> None:
+    arrival = np.linspace(0.0, within_s, 60)
+    wait, service = serial_waits(arrival, np.full(60, WARM_S)), WARM_S
+    told = {"node": ["n"] * 60, "tenant": ["t0", "t1"] * 30, "arrival_s": arrival, "begin_s": arrival + wait}
+    made = Allocations.validate(pl.DataFrame({**told, "end_s": arrival + wait + service}))
+    verdict = allocation_test(made)
+    assert verdict.arrivals == "burst"
+    assert verdict.poisson_wait_s is not None and math.isinf(verdict.poisson_wait_s)
+
+
 def test_clocks_that_disagree_tell_no_lock() -> None:
     made = allocations(1, lock="all")
     for change in (pl.col("begin_s") - 5.0, pl.col("end_s") + 5.0):

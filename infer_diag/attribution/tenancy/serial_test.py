@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,7 +30,9 @@ class AllocationVerdict:
 
     `slope` and `intercept` of wait on the number of allocations ahead: one lock gives about one service and about 0.
     `other_slope` is what an allocation of another tenant ahead adds, at an equal number of the own tenant's.
-    `burst_p`: chance that Poisson arrivals of the same number and lengths would wait so long on one lock.
+    `burst_p`: chance that Poisson arrivals of the same number and lengths would wait so long on one lock. Arrivals that
+    over the whole record come faster than one lock serves are one burst (`poisson_wait_s` is infinite): they cannot be
+    steady.
     """
 
     lock: Lock
@@ -74,7 +77,7 @@ def allocation_test(allocations: pl.DataFrame) -> AllocationVerdict:
     lock = _lock(slope, tenants, usual)
     return AllocationVerdict(
         lock=lock,
-        arrivals="undetermined" if lock == "none" else "burst" if p <= 0.05 else "steady",
+        arrivals="undetermined" if lock == "none" else "burst" if p <= 0.05 or math.isinf(steady) else "steady",
         allocation_count=count,
         queued_count=queued,
         mean_wait_s=mean,
