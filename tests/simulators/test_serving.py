@@ -295,7 +295,21 @@ def test_a_log_is_replayed_from_its_first_arrival() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"scheduler": "vlm"}, {"order": "lifo"}, {"max_num_seqs": 0}, {"kv_cache_tokens": 3}]
+    "wrong",
+    [
+        {"scheduler": "vlm"},
+        {"order": "lifo"},
+        {"max_num_seqs": 0},
+        {"max_num_seqs": 1 << 40},
+        {"max_num_batched_tokens": 1 << 70},
+        {"kv_cache_tokens": 3},
+        {"kv_cache_tokens": 10**12},
+        {"data_parallel_size": 100_000},
+        {"long_prefill_token_threshold": -5},
+        {"resort_s": float("nan")},
+        {"batch_wait_s": -1.0},
+        {"bucket_tokens": (100, -1)},
+    ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(DiagError):
@@ -306,3 +320,26 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
 def test_impossible_requests_are_refused(arrival: list[float], prompt: list[int], output: list[int]) -> None:
     with pytest.raises(DiagError):
         workload(arrival, prompt, output)
+
+
+def test_a_clock_that_leaps_is_one_line_and_no_memory_error() -> None:
+    with pytest.raises(DiagError, match="clock of the arrivals"):
+        simulate(workload([0.0, 3e8], [10, 10], [5, 5]), EngineSettings(), STEP)
+
+
+def test_a_request_beyond_any_context_is_refused_and_the_others_are_served() -> None:
+    asked = workload([0.0, 0.1], [4_000_000_000, 10], [5, 5])
+    assert simulate(asked, EngineSettings(), STEP).requests["finish_reason"].to_list() == ["refused", "length"]
+
+
+def test_more_than_can_be_held_is_refused_before_it_is_held() -> None:
+    asked = workload(np.zeros(2000), 100_000, 5)
+    with pytest.raises(DiagError, match="lower max_num_seqs"):
+        simulate(asked, EngineSettings(max_num_seqs=2000, data_parallel_size=1000, kv_cache_tokens=200_000), STEP)
+
+
+def test_a_declared_output_counts_only_where_it_is_reserved() -> None:
+    asked = workload([0.0], [10], [5], max_output_tokens=[1 << 40])
+    assert simulate(asked, EngineSettings(), STEP).requests["finish_reason"].to_list() == ["length"]
+    with pytest.raises(DiagError, match="no request fits"):
+        simulate(asked, EngineSettings(scheduler="orca"), STEP)

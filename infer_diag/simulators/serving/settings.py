@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import polars as pl
 
@@ -13,6 +13,11 @@ from infer_diag.simulators.serving import state
 
 SCHEDULERS = ("vllm-v1", "vllm-v0", "orca", "orca-article", "punica", "static", "bucketed", "dynamic-batch")
 ORDERS = ("fcfs", "priority", "deadline", "aging")
+MOST_COUNT = 1 << 30
+"""Counts of requests and tokens are whole numbers of 32 bits; no engine is configured near that."""
+MOST_ENGINES = 1024
+MOST_BLOCKS = 50_000_000
+"""Blocks of all engines together; a pool of so many is held in 1.2 GB."""
 _POLICIES = {
     "vllm-v1": state.VLLM_V1,
     "vllm-v0": state.VLLM_V0,
@@ -68,12 +73,13 @@ class EngineSettings:
             raise UnknownNameError("scheduler", self.scheduler, SCHEDULERS)
         if self.order not in ORDERS:
             raise UnknownNameError("order", self.order, ORDERS)
-        counts = ("max_num_seqs", "max_num_batched_tokens", "block_tokens", "data_parallel_size", "batch_size")
-        for name in (*counts, "max_adapters"):
-            if getattr(self, name) < 1:
-                raise DiagError(f"{name} is {getattr(self, name)}", hint="give 1 or more")
+        for each in fields(self):
+            _refuse_impossible(each.name, getattr(self, each.name))
         if self.kv_cache_tokens is not None and self.kv_cache_tokens < 2 * self.block_tokens:
             raise DiagError("the KV pool holds no two blocks", hint="give kv_cache_tokens of the whole pool")
+        blocks = (self.kv_cache_tokens or 0) // self.block_tokens * self.data_parallel_size
+        if blocks > MOST_BLOCKS:
+            raise DiagError(f"a KV pool of {blocks:,} blocks is too large to simulate", hint="give fewer tokens")
 
     @property
     def continuous(self) -> bool:
@@ -115,6 +121,28 @@ class EngineSettings:
             watermark_blocks=math.ceil(0.01 * blocks) if self.scheduler == "vllm-v0" else 0,
             swap_blocks=self.swap_blocks,
         )
+
+
+_AT_LEAST_ONE = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_tokens",
+    "data_parallel_size",
+    "batch_size",
+    "max_adapters",
+)
+
+
+def _refuse_impossible(name: str, value: object) -> None:
+    """Refuse a number that no engine can be set to; other kinds of values pass."""
+    if isinstance(value, bool | str) or value is None:
+        return
+    least = 1 if name in _AT_LEAST_ONE else 0
+    most = MOST_ENGINES if name == "data_parallel_size" else math.inf if name == "kv_cache_tokens" else MOST_COUNT
+    for each in value if isinstance(value, tuple) else (value,):
+        if not least <= each <= most:
+            limit = f"{least} to {most:,}" if most < math.inf else f"{least} or more"
+            raise DiagError(f"{name} is {each}", hint=f"give {limit}")
 
 
 def settings_of(deployments: pl.DataFrame, **changes: object) -> EngineSettings:

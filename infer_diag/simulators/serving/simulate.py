@@ -6,11 +6,17 @@ import numpy as np
 
 from infer_diag.errors import DiagError
 from infer_diag.simulators.serving.result import Simulation
-from infer_diag.simulators.serving.settings import EngineSettings
-from infer_diag.simulators.serving.state import REQUEST, Engine, Outcome, Requests, new_engines
+from infer_diag.simulators.serving.settings import MOST_BLOCKS, EngineSettings
+from infer_diag.simulators.serving.state import REQUEST, Engine, Ints, Outcome, Requests, new_engines
 from infer_diag.simulators.serving.static_batches import batched
 from infer_diag.simulators.serving.step_time import EVEN, StepScatter, StepTime
 from infer_diag.simulators.serving.workload import Workload
+
+LONGEST_TOKENS = 1 << 22
+"""No request is longer: hundreds of them still have their contexts summed in whole numbers of 32 bits."""
+MOST_PLACES = 1 << 30
+"""Blocks that the running requests of all engines could hold at most, 4 bytes each."""
+MOST_SAMPLES = 10_000_000
 
 
 def simulate(
@@ -24,14 +30,21 @@ def simulate(
     """What an engine with these settings and step times does with these requests. Simulated.
 
     The same arguments give the same frames: nothing is drawn here. `scatter` is of engines whose batch is continuous.
-    Requests that can never run, because they are longer than the pool or than a step's budget without chunked prompts,
-    are refused: `finish_reason` says so.
+    Requests that can never run, because they are longer than the pool, than a step's budget without chunked prompts or
+    than 4,194,304 tokens, are refused: `finish_reason` says so.
 
     Raises:
-        DiagError: every request is refused, or `sample_every_s` is not above 0.
+        DiagError: every request is refused, `sample_every_s` is not above 0 or gives more than ten million samples, or
+            the engines' sequences and their lengths together are too many to simulate.
     """
     if not sample_every_s > 0:
         raise DiagError(f"samples cannot be {sample_every_s} s apart", hint="give seconds above 0")
+    if asked.arrival_s[-1] / sample_every_s * settings.data_parallel_size > MOST_SAMPLES:
+        span_s = float(asked.arrival_s[-1])
+        raise DiagError(
+            f"requests arrive over {span_s:,.0f} s, too long for samples {sample_every_s:g} s apart",
+            hint="check the clock of the arrivals, or raise sample_every_s",
+        )
     fits = _fits(asked, settings)
     if not fits.any():
         raise DiagError(
@@ -47,10 +60,8 @@ def simulate(
 
 
 def _fits(asked: Workload, settings: EngineSettings) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    whole = asked.prompt_tokens + asked.output_tokens
-    if settings.scheduler.startswith("orca"):
-        whole = asked.prompt_tokens + asked.max_output_tokens
-    fits = np.ones(len(asked), dtype=np.bool_)
+    whole = _held_tokens(asked, settings)
+    fits = whole <= LONGEST_TOKENS
     if settings.pool_blocks is not None and settings.continuous:
         blocks = settings.pool_blocks - settings.limits(settings.pool_blocks).watermark_blocks
         fits &= -(-whole // settings.block_tokens) <= blocks
@@ -62,6 +73,12 @@ def _fits(asked: Workload, settings: EngineSettings) -> np.ndarray[tuple[int], n
     return fits
 
 
+def _held_tokens(asked: Workload, settings: EngineSettings) -> Ints:
+    """The most tokens that each request has room for: Orca reserves what its client declares."""
+    reserves = settings.scheduler.startswith("orca")
+    return asked.prompt_tokens + (asked.max_output_tokens if reserves else asked.output_tokens)
+
+
 def continuous(
     asked: Workload, settings: EngineSettings, step_time: StepTime, scatter: StepScatter = EVEN
 ) -> tuple[Outcome, Engine]:
@@ -69,14 +86,21 @@ def continuous(
     from infer_diag.simulators.serving.loop import simulation_loop
 
     requests, contents = requests_of(asked, settings)
-    longest = int((-(-(asked.prompt_tokens + asked.max_output_tokens) // settings.block_tokens)).max())
+    longest = int((-(-_held_tokens(asked, settings) // settings.block_tokens)).max())
     blocks = settings.pool_blocks
     if blocks is None:
         most = min(settings.max_num_seqs, len(asked)) * longest
         blocks = most + settings.limits(2 * most).watermark_blocks + 1
     limits = settings.limits(blocks)
     limits = limits._replace(max_seqs=min(limits.max_seqs, len(asked)))
-    engines = new_engines(requests, limits, settings.data_parallel_size, blocks, contents, longest)
+    engine_count = settings.data_parallel_size
+    if engine_count * blocks > MOST_BLOCKS or engine_count * limits.max_seqs * longest > MOST_PLACES:
+        raise DiagError(
+            f"{limits.max_seqs:,} requests of up to {longest * settings.block_tokens:,} tokens at once in each of "
+            f"{engine_count} engines are too many to simulate",
+            hint="lower max_num_seqs or data_parallel_size",
+        )
+    engines = new_engines(requests, limits, engine_count, blocks, contents, longest)
     scattered = (scatter.decode_s, scatter.prompt_s, np.zeros(2))
     times, rows = simulation_loop()(requests, limits, np.array(step_time.parameters), engines, scattered)
     pool = None if settings.pool_blocks is None else blocks
