@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import dataframely as dy
 import polars as pl
 
 from infer_diag.attribution.quantiles import median
+from infer_diag.attribution.serving_changes import Refused, changed_settings, taken_for_given
 from infer_diag.errors import DiagError, UnknownNameError
 from infer_diag.recording import Recording
 from infer_diag.simulators.serving import (
@@ -30,6 +31,7 @@ from infer_diag.simulators.serving import (
 from infer_diag.simulators.serving.hardware import expert_idle_ratio
 from infer_diag.simulators.serving.ledger import starvation
 from infer_diag.simulators.serving.run_fit import fitted_to_run
+from infer_diag.simulators.serving.state import DECODE_COUNT, PREFILL_COUNT
 from infer_diag.simulators.serving.step_fit import fitted_to_samples, fitted_to_steps
 from infer_diag.units import format_s
 
@@ -37,7 +39,11 @@ MAX_ERROR_RATIO = 0.2
 """A model that misses the log's own throughput by more than this explains another deployment than the log's."""
 MIN_REQUESTS = 20
 _MEASURES = ("output_tokens_per_s", "ttft_s", "tpot_s", "running_count", "waiting_count", "preemption_count")
-_BOOLEANS = {"on": True, "true": True, "off": False, "false": False}
+BEYOND_RATIO = 2.0
+"""A step time fitted to batches of up to n requests is drawn out beyond so many times n."""
+LEFT_OUT_RATIO = 0.2
+"""With more requests than this left out, the simulated load is another one than the log's."""
+MOST_SAMPLES = 1_000_000
 _REQUESTS_HINT = (
     "load per-request arrivals, prompt and output tokens beside the engine's log: a benchmark's saved results, request "
     "traces (OTLP), or vLLM's request log with its responses' usage"
@@ -47,9 +53,10 @@ _REQUESTS_HINT = (
 class WhatIfMeasures(dy.Schema):
     """One row per measure: what the log says, what the model says of it, and what it says with the changes.
 
-    Throughput over the run, medians over requests (TTFT from when the engine takes a request in), peaks, and the sum of
-    preemptions. `error_ratio` = modelled / logged − 1. `low` and `high` = changed · (1 ∓ the larger of that error and
-    the step times' own): what the model missed of the log, carried over; no confidence interval.
+    Throughput over the run, medians over requests (TTFT from when the engine takes a request in), peaks in statistics
+    as far apart as the log's, and the sum of preemptions. `error_ratio` = modelled / logged − 1. `low` and `high` =
+    changed / f and changed · f with f = the larger of that error and the step times' own as a factor above 1: what the
+    model missed of the log, carried over; no confidence interval. Null where the model has 0 and the log has not.
     """
 
     measure = dy.Enum(_MEASURES)
@@ -76,41 +83,6 @@ class WhatIf:
     refusal: str | None = None
 
 
-def changes_of(text: str) -> dict[str, object]:
-    """Settings out of `max_num_seqs=512,chunked_prefill=off,scheduler=orca`, in the names of `EngineSettings`.
-
-    Raises:
-        DiagError: a part is no `name=value`, a name is unknown, or a value is not of the setting's kind.
-    """
-    known = {each.name: str(each.type) for each in fields(EngineSettings)}
-    changes: dict[str, object] = {}
-    for part in filter(None, (each.strip() for each in text.split(","))):
-        name, equals, value = (each.strip() for each in part.partition("="))
-        if not equals or not value:
-            raise DiagError(f"{part[:60]!r} is no setting", hint="write it like max_num_seqs=512,chunked_prefill=off")
-        name = name.removeprefix("enable_")
-        if name not in known or known[name].startswith("tuple"):
-            raise UnknownNameError(
-                "setting", name, [each for each, kind in known.items() if not kind.startswith("tuple")]
-            )
-        changes[name] = _value(name, value, known[name])
-    if not changes:
-        raise DiagError("no setting to change is given", hint="write it like max_num_seqs=512,scheduler=orca")
-    return changes
-
-
-def _value(name: str, value: str, kind: str) -> object:
-    try:
-        if kind == "bool":
-            return _BOOLEANS[value.casefold()]
-        if kind.startswith("int"):
-            return int(value)
-        return float(value) if kind.startswith("float") else value
-    except (KeyError, ValueError):
-        wanted = "on or off" if kind == "bool" else "a number"
-        raise DiagError(f"{name} is {value[:40]!r}", hint=f"give {wanted}") from None
-
-
 def serving_what_if(recording: Recording, changes: Mapping[str, object]) -> WhatIf:
     """Throughput, TTFT, TPOT, peaks and preemptions with other settings, after the model's error on the log. Modelled.
 
@@ -128,12 +100,8 @@ def serving_what_if(recording: Recording, changes: Mapping[str, object]) -> What
         return WhatIf(told, refusal=f"the log is of {', '.join(sorted(engines))}, whose scheduler is not simulated")
     try:
         return _predicted(recording, requests, told)
-    except _Refused as refused:
+    except Refused as refused:
         return WhatIf(told, refusal=str(refused))
-
-
-class _Refused(Exception):
-    """The log lacks something that the model needs."""
 
 
 def _own_requests(recording: Recording) -> pl.DataFrame:
@@ -147,22 +115,22 @@ def _own_requests(recording: Recording) -> pl.DataFrame:
 
 
 def _predicted(recording: Recording, requests: pl.DataFrame, changes: dict[str, object]) -> WhatIf:
-
-    peak = _peak(recording, "running_count")
     try:
         settings = settings_of(recording.deployments)
     except DiagError as unknown:
-        raise _Refused(str(unknown)) from unknown
-    assumptions = []
+        raise Refused(str(unknown)) from unknown
+    other_settings = changed_settings(settings, changes)
+    assumptions = [*_left_out(recording, requests), *taken_for_given(requests, settings, other_settings)]
+    peak = _peak(recording, "running_count")
     if peak is not None and peak > settings.max_num_seqs:
         engines = math.ceil(peak / settings.max_num_seqs)
         settings = replace(settings, data_parallel_size=engines)
+        other_settings = changed_settings(settings, changes)
         assumptions.append(f"{peak:,.0f} requests ran at once, so {engines} engines ran in step")
-    if settings.kv_cache_tokens is None:
-        assumptions.append("the log does not tell the size of the KV pool, which is taken never to be full")
     step_time = _step_time(recording, requests, settings)
     asked = replay(requests)
-    now = simulate(asked, settings, step_time)
+    every_s = max(_spacing_s(recording), float(asked.arrival_s[-1]) / MOST_SAMPLES)
+    now = simulate(asked, settings, step_time, sample_every_s=every_s)
     told, modelled = _logged(recording, requests), _simulated(now)
     error = _error(told["output_tokens_per_s"], modelled["output_tokens_per_s"])
     changed, refusal = None, None
@@ -170,7 +138,7 @@ def _predicted(recording: Recording, requests: pl.DataFrame, changes: dict[str, 
         missed = "cannot be checked" if error is None else f"is off by {error:+.0%}"
         refusal = f"the model does not explain this deployment: its throughput {missed}"
     else:
-        other = simulate(asked, replace(settings, **changes), step_time)  # type: ignore[arg-type]
+        other = simulate(asked, other_settings, step_time, sample_every_s=every_s)
         changed = _simulated(other)
         assumptions += _differences(now, other)
     basis = f"{step_time.origin}: {step_time.basis}"
@@ -179,12 +147,36 @@ def _predicted(recording: Recording, requests: pl.DataFrame, changes: dict[str, 
     )
 
 
+def _left_out(recording: Recording, requests: pl.DataFrame) -> list[str]:
+    """That some requests of the source do not tell what the model needs; too many of them are refused."""
+    everyone = recording.requests.filter(source_id=requests["source_id"][0])
+    begun = everyone.filter(pl.col("output_tokens").is_null() | (pl.col("output_tokens") > 0))
+    missing = len(begun) - len(requests.filter(pl.col("output_tokens") > 0))
+    if missing <= 0:
+        return []
+    told = f"{missing:,} of {len(begun):,} requests do not tell arrival and both lengths"
+    if missing > LEFT_OUT_RATIO * len(begun):
+        raise Refused(f"{told}, so the load is not known; {_REQUESTS_HINT}")
+    return [f"{told} and are left out, so the load is a little less than it was"]
+
+
+def _spacing_s(recording: Recording) -> float:
+    """How far apart the log's statistics are, the median: peaks of sparser ones are lower."""
+    told = recording.engine_samples.drop_nulls(["time", "running_count"]).sort("source_id", "replica", "time")
+    gaps = told.select(gap=pl.col("time").diff().over("source_id", "replica").dt.total_microseconds() / 1e6)
+    spacing = gaps.filter(pl.col("gap") > 0).select(median(pl.col("gap"))).item() if len(told) > 1 else None
+    return float(spacing) if spacing else 1.0
+
+
 def _differences(now: Simulation, other: Simulation) -> list[str]:
     """What a reader has to know of the changed run before its figures."""
     told = []
     refused = int((~other.fits).sum()) - int((~now.fits).sum())
     if refused > 0:
         told.append(f"{refused:,} of {len(other.fits):,} requests no longer fit the engine and are left out")
+    ran, runs = (int(each.outcome.rows[:, [PREFILL_COUNT, DECODE_COUNT]].sum(axis=1).max()) for each in (now, other))
+    if runs > BEYOND_RATIO * ran:
+        told.append(f"steps of up to {runs:,} requests are beyond the {ran:,} whose step times the log shows")
     starved = starvation(other)
     if starved.starved_count:
         wait = format_s(starved.longest_wait_s)
@@ -215,7 +207,7 @@ def _step_time(recording: Recording, requests: pl.DataFrame, settings: EngineSet
         except DiagError:
             continue
     if constants is None:
-        raise _Refused(
+        raise Refused(
             "nothing tells how long steps take: load iteration lines (--enable-logging-iteration-details), statistics "
             "lines, or per-request events, or a start-up log that names a known model and GPU"
         )
@@ -276,7 +268,7 @@ def _measures(
     rows = []
     for name in _MEASURES:
         error, after = _error(logged[name], modelled[name]), changed[name] if changed else None
-        reach = None if error is None or after is None else max(abs(error), fit_error_ratio) * after
+        factor = None if error is None or error <= -1 else max(1 + error, 1 / (1 + error), 1 + fit_error_ratio)
         rows.append(
             {
                 "measure": name,
@@ -284,8 +276,8 @@ def _measures(
                 "modelled": modelled[name],
                 "error_ratio": error,
                 "changed": after,
-                "low": None if reach is None or after is None else max(0.0, after - reach),
-                "high": None if reach is None or after is None else after + reach,
+                "low": None if factor is None or after is None else after / factor,
+                "high": None if factor is None or after is None else after * factor,
             }
         )
     return WhatIfMeasures.validate(pl.DataFrame(rows, infer_schema_length=None), cast=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from infer_diag.attribution.serving_what_if import WhatIf, changes_of, serving_what_if
+from infer_diag.attribution.serving_changes import changes_of
+from infer_diag.attribution.serving_what_if import WhatIf, serving_what_if
 from infer_diag.jupyter.panel import Panel
 from infer_diag.recording import Recording
 from infer_diag.units import format_count, format_s

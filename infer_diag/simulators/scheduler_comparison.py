@@ -174,13 +174,19 @@ def throughput_by_cv(
 
 
 def delivered_tokens_per_s(simulated: Simulation) -> float:
-    """Output tokens per second while a tenth to four fifths of them are delivered: no ramp and no last stragglers."""
+    """Output tokens per second while a tenth to four fifths of them are delivered: no ramp and no last stragglers.
+
+    Raises:
+        DiagError: one step delivers all of these.
+    """
     times, made = simulated.outcome.times[:, END_S], np.cumsum(simulated.outcome.rows[:, ROW_EMITTED], dtype=np.int64)
     order = np.argsort(times, kind="stable")
     whole = float(made[-1])
     begin_s, end_s = np.interp(
         [BEGIN_SHARE * whole, END_SHARE * whole], np.maximum.accumulate(made[order]), times[order]
     )
+    if not end_s > begin_s:
+        raise DiagError("the run is too short for a throughput: one step delivers most of it", hint="ask for more")
     return (END_SHARE - BEGIN_SHARE) * whole / float(end_s - begin_s)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import numpy as np
 import polars as pl
 import pytest
 
-from infer_diag.attribution.serving_what_if import changes_of, serving_what_if
+from infer_diag.attribution.serving_changes import READ_BY, UNTOLD, changes_of
+from infer_diag.attribution.serving_what_if import serving_what_if
 from infer_diag.errors import DiagError
 from infer_diag.jupyter.grammar import grammar
 from infer_diag.jupyter.magic import Magic
 from infer_diag.jupyter.session import Session
 from infer_diag.jupyter.what_if_panel import what_if_panel
 from infer_diag.recording import Recording
-from infer_diag.simulators.serving import EngineSettings, StepTime, lognormal_tokens, simulate, workload
+from infer_diag.simulators.serving import SCHEDULERS, EngineSettings, StepTime, lognormal_tokens, simulate, workload
 
 STEP = StepTime(0.012, 6e-5, 1.2e-4, 0.0)
 ENGINE = EngineSettings(max_num_seqs=16, max_num_batched_tokens=2048, kv_cache_tokens=50_000)
@@ -114,10 +117,21 @@ def test_changes_are_read_by_the_names_of_the_settings() -> None:
         "scheduler": "orca",
     }
     assert changes_of("enable_prefix_caching=on") == {"prefix_caching": True}
+    assert changes_of("bucket_tokens=256/512") == {"bucket_tokens": (256, 512)}
 
 
 @pytest.mark.parametrize(
-    "text", ["", "max_num_seqs", "max_num_seqs=many", "chunked_prefill=maybe", "max_seqs=5", "bucket_tokens=5"]
+    "text",
+    [
+        "",
+        "max_num_seqs",
+        "max_num_seqs=many",
+        "max_num_seqs=1e3",
+        "max_num_seqs=5,max_num_seqs=7",
+        "chunked_prefill=maybe",
+        "max_seqs=5",
+        "bucket_tokens=5/a",
+    ],
 )
 def test_changes_that_cannot_be_are_one_line(text: str) -> None:
     with pytest.raises(DiagError) as caught:
@@ -141,3 +155,88 @@ def test_the_magic_takes_the_changes_of_a_recording() -> None:
     assert code[-1] == "what_if_panel(recording, 'max_num_seqs=64')"
     with pytest.raises(DiagError, match="no setting named"):
         magic.run("batching prod --what-if max_seqs=64")
+
+
+@pytest.mark.parametrize("name", ["prefix_caching", "order", "aging", "max_adapters"])
+def test_a_setting_whose_effect_the_log_cannot_tell_is_refused(name: str) -> None:
+    """Simulated, each would change nothing: requests without prefixes, priorities and adapters are all alike."""
+    value = {"prefix_caching": False, "order": "priority", "aging": 2.0, "max_adapters": 1}[name]
+    found = serving_what_if(recording(), {name: value})
+    assert found.refusal is not None and "does not tell" in found.refusal and found.measures.is_empty()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": 64},
+        {"scheduler": "orca", "chunked_prefill": False},
+        {"scheduler": "static", "max_num_seqs": 64},
+        {"scheduler": "bucketed"},
+        {"resort_s": 1.0},
+    ],
+)
+def test_a_setting_that_the_scheduler_does_not_read_is_one_line(changes: dict[str, object]) -> None:
+    with pytest.raises(DiagError):
+        serving_what_if(recording(), changes)
+
+
+def test_every_setting_is_read_by_a_scheduler_or_rests_on_what_is_untold() -> None:
+    read = {name for names in READ_BY.values() for name in names}
+    assert set(READ_BY) == set(SCHEDULERS)
+    assert {each.name for each in fields(EngineSettings)} - {"scheduler"} == read | set(UNTOLD)
+    assert not read & set(UNTOLD)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_what_a_scheduler_is_said_to_read_is_all_that_changes_its_run(scheduler: str) -> None:
+    base = EngineSettings(scheduler=scheduler, max_num_seqs=16, kv_cache_tokens=50_000, bucket_tokens=(100, 300))
+    other = {"max_num_seqs": 4, "max_num_batched_tokens": 4096, "kv_cache_tokens": 8_000, "batch_size": 5}
+    other |= {"chunked_prefill": False, "long_prefill_token_threshold": 64, "resort_s": 1.0, "swap_block_s": 1.0}
+    before = simulate(ASKED, base, STEP).requests
+    for name in other.keys() - set(READ_BY[scheduler]):
+        assert simulate(ASKED, replace(base, **{name: other[name]}), STEP).requests.equals(before), name  # type: ignore[arg-type]
+
+
+def test_many_requests_without_lengths_are_refused_and_few_are_told() -> None:
+    requests = recording().requests
+    hidden = [
+        requests.with_columns(output_tokens=pl.when(pl.col("line") % n != 0).then("output_tokens")) for n in (2, 10)
+    ]
+    many, few = (serving_what_if(recording(requests=each), {"max_num_seqs": 64}) for each in hidden)
+    assert many.refusal is not None and "75 of 150 requests" in many.refusal
+    assert any("15 of 150 requests" in note for note in few.assumptions)
+
+
+def test_a_larger_batch_than_any_that_ran_is_told() -> None:
+    found = serving_what_if(recording(), {"max_num_seqs": 64})
+    assert any("beyond the 16" in note for note in found.assumptions)
+    assert not any("beyond" in note for note in serving_what_if(recording(), {"max_num_seqs": 20}).assumptions)
+
+
+def test_what_orca_is_told_and_a_batch_size_that_nobody_chose_are_said() -> None:
+    orca, static = (serving_what_if(recording(), {"scheduler": each}).assumptions for each in ("orca", "static"))
+    assert any("longest output is not told" in note for note in orca)
+    assert any("batches of 32 requests" in note for note in static)
+
+
+def test_what_the_model_missed_is_carried_over_as_a_factor() -> None:
+    """TPOT logged twice as long as the steps say: the changed one is likely twice as long too, not 1.5 times."""
+    told = recording()
+    hidden = [pl.lit(None, pl.Float64).alias(name) for name in ("scheduled_s", "queued_s")]
+    twice = pl.col("last_token_s") - 2 * (pl.col("last_token_s") - pl.col("first_token_s"))
+    few = pl.when(pl.col("line") % 10 == 0).then(twice)  # too few for step times, which come from the steps then
+    found = measures(
+        told.replace(requests=told.requests.with_columns(*hidden, first_token_s=few)), {"max_num_seqs": 20}
+    )
+    row = found["tpot_s"]
+    assert row["error_ratio"] == pytest.approx(-0.5, abs=0.05)
+    assert row["high"] == pytest.approx(row["changed"] * row["logged"] / row["modelled"])
+    assert row["low"] < row["changed"]
+
+
+def test_peaks_are_of_statistics_as_far_apart_as_those_of_the_log() -> None:
+    told = recording()
+    sparse = told.engine_samples.filter(pl.col("line") % 8 == 0)
+    found = measures(told.replace(engine_samples=sparse), {"max_num_seqs": 16})
+    assert found["waiting_count"]["logged"] == sparse["waiting_count"].max()
+    assert abs(found["waiting_count"]["error_ratio"]) < 0.03

@@ -34,9 +34,11 @@ def simulate(
     than 4,194,304 tokens, are refused: `finish_reason` says so.
 
     Raises:
-        DiagError: every request is refused, `sample_every_s` is not above 0 or gives more than ten million samples, or
-            the engines' sequences and their lengths together are too many to simulate.
+        DiagError: every request is refused, steps take no time, `sample_every_s` is not above 0 or gives more than ten
+            million samples, or the engines' sequences and their lengths together are too many to simulate.
     """
+    if not step_time.seconds(1.0, 1.0, 1.0, 1.0) > 0:
+        raise DiagError("steps of the simulated engine take no time", hint="give seconds above 0 for some part")
     if not sample_every_s > 0:
         raise DiagError(f"samples cannot be {sample_every_s} s apart", hint="give seconds above 0")
     if asked.arrival_s[-1] / sample_every_s * settings.data_parallel_size > MOST_SAMPLES:
