@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
@@ -14,7 +15,7 @@ from infer_diag import samples
 from infer_diag.attribution.simulated_accuracy import HalfFit, first_half_fit, simulated_accuracy, time_between_steps
 from infer_diag.charts.throughput_loss import scheduler_bars
 from infer_diag.errors import DiagError
-from infer_diag.report.claims_schedulers import length_claims, scheduler_claims
+from infer_diag.report.claims_schedulers import length_claims, printed_claims, scheduler_claims
 from infer_diag.simulators.scheduler_comparison import (
     Engine,
     Traffic,
@@ -161,13 +162,30 @@ def test_claims_stand_beside_the_articles() -> None:
     assert f"{-100 * vllm['decay_ratio']:+.1f}".replace("-", "−") in (claims[0].ours or "")
     assert "throughput" in (claims[3].ours or "")
     about_lengths = length_claims(
-        static_change=-0.5, continuous_change=-0.03, aligned_ratio=0.003, faults=("a", "b"), where="here"
+        padded_change=-0.38,
+        static_change=-0.5,
+        continuous_change=-0.03,
+        aligned_ratio=0.003,
+        faults=("a", "b"),
+        where="here",
     )
     assert [claim.ours for claim in about_lengths] == [
-        "−50.0 % in padded batches of 128, −3.0 % in continuous ones",
+        "−38.0 % useful tokens in padded batches of 32; throughput −50.0 % in those of 128, −3.0 % in continuous ones",
         "adds 0.30 % to the tokens",
         "2 TypeErrors",
     ]
+
+
+def test_the_printed_figures_are_held_to_what_memory_allows() -> None:
+    rate, latency, prefetch, blocks = printed_claims()
+    assert "6.95 ms, 7.14 ms, 7.64 ms" in (rate.ours or "")
+    floors_ms = [float(each) for each in re.findall(r"([\d.]+) ms \(", rate.ours or "")]
+    # 7.62e9 weights of 2 B less a table of 152,064 · 3,584 that is looked up, and 56 KiB a token of KV.
+    read_gb = 2 * (7.62 - 0.545) + 128 * 2048 * 57_344 / 1e9
+    assert floors_ms == pytest.approx([read_gb / 4.8, read_gb / 3.35, read_gb / 2.039], rel=0.005)
+    assert latency.ours == "time for 49, 60, 68 outputs at the printed rates"
+    assert prefetch.ours is None
+    assert "0.36 %" in (blocks.ours or "") and "74 tokens" in blocks.correction
 
 
 def test_a_chart_draws_every_scheduler_and_the_published_shares() -> None:
