@@ -39,9 +39,8 @@ def losses_panel(recording: Recording) -> Panel:
         return Panel("Engine time", f"not identifiable: {told.refusal}", frame=told.gates)
     gates = ", ".join(f"{row['gate'].replace('_', ' ')} {row['verdict']}" for row in told.gates.iter_rows(named=True))
     sentence = f"{format_s(told.whole_s)} by {told.basis}; gates: {gates}"
-    unknown = [_name(row["part"]) for row in told.parts.iter_rows(named=True) if row["engine_s"] is None]
     details = [_line(row) for row in told.parts.iter_rows(named=True) if row["engine_s"]]
-    details += [f"not identifiable: {', '.join(unknown)}"] if unknown else []
+    details += _unknown(told)
     details += budget_lines(token_budget_what_if(recording)) + knee_lines(saturation_knee(recording))
     return Panel("Engine time", sentence, tuple(details), told.parts, loss_bars(told.parts, told.basis))
 
@@ -53,6 +52,8 @@ def budget_lines(told: BudgetWhatIf) -> list[str]:
         return []
     best = others.sort("saved_s", "max_batch_tokens", descending=[True, False]).row(0, named=True)
     now = told.budgets.filter(pl.col("now")).row(0, named=True)
+    if round(best["saved_s"], 1) <= 0:
+        return ["no other token budget would have saved a tenth of a second (modelled)"]
     saved, low, high = (format_s(round(best[name], 1)) for name in ("saved_s", "low_s", "high_s"))
     if best["low_s"] <= 0:
         budget = f"{best['max_batch_tokens']:,}"
@@ -72,6 +73,15 @@ def knee_lines(told: Knee) -> list[str]:
         return [f"knee of the throughput: {told.reason}"]
     ends = f"{told.low_count} to {told.high_count}" if told.high_count else f"{told.low_count} or more"
     return [f"knee of the throughput: {told.knee_count} requests at once ({ends}), modelled"]
+
+
+def _unknown(told: ThroughputLoss) -> list[str]:
+    """The parts that the log cannot tell with what they lack, those that lack the same together, in one line."""
+    by_basis: dict[str, list[str]] = {}
+    for row in told.parts.filter(pl.col("engine_s").is_null()).iter_rows(named=True):
+        by_basis.setdefault(row["basis"], []).append(_name(row["part"]))
+    lacking = [f"{', '.join(names)} ({basis})" for basis, names in by_basis.items()]
+    return [f"not identifiable: {'; '.join(lacking)}"] if lacking else []
 
 
 def _lost(told: ThroughputLoss) -> list[str]:

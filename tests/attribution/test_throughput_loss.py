@@ -361,6 +361,36 @@ def test_a_panel_tells_the_losses_and_the_one_for_serving_names_the_largest() ->
     assert "not identifiable" in losses_panel(Recording()).sentence
 
 
+def test_a_panel_names_what_each_unknown_part_lacks() -> None:
+    recording = run(rate=12.0).recording
+    lines = losses_panel(recording.replace(engine_steps=recording.engine_steps.clear())).lines
+    unknown = next(line for line in lines if line.startswith("not identifiable: "))
+    assert "host stall" in unknown and "--enable-logging-iteration-details" in unknown
+
+
+def test_stamps_that_go_back_tell_no_idle_and_no_host_time() -> None:
+    """The clock is set back by an hour: what its span exceeds the steps by is no time of the host."""
+    recording = run(rate=12.0).recording
+    steps = recording.engine_steps
+    back = pl.when(pl.col("line") > len(steps) // 2).then(pl.col("time") - timedelta(hours=1)).otherwise("time")
+    told = throughput_loss(recording.replace(engine_steps=steps.with_columns(time=back)))
+    assert told.whole_s == pytest.approx(steps["duration_s"].sum()) and "go back by 1 h" in told.basis
+    refused = told.parts.filter(pl.col("part").is_in(["idle", "host_stall", "kv_limited"]))
+    assert len(refused) == 3 and refused["engine_s"].null_count() == 3
+
+
+def test_a_hole_in_the_log_is_no_host_time() -> None:
+    """An hour of lines is lost while requests are at work: neither steps nor gauges tell of it."""
+    recording = run(rate=12.0).recording
+    steps, samples = recording.engine_steps, recording.engine_samples
+    moment = steps["time"][len(steps) // 2]
+    later = pl.when(pl.col("time") > moment).then(pl.col("time") + timedelta(hours=1)).otherwise("time")
+    torn = recording.replace(engine_steps=steps.with_columns(later), engine_samples=samples.with_columns(later))
+    parts = {row["part"]: row for row in throughput_loss(torn).parts.iter_rows(named=True)}
+    assert parts["host_stall"]["engine_s"] < 60
+    assert parts["residual"]["engine_s"] == pytest.approx(3600, abs=60)
+
+
 def test_charts_draw_the_frames_sums() -> None:
     told = throughput_loss(run().recording)
     drawn = loss_bars(told.parts, told.basis).to_dict()["data"][0]["x"]

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import polars as pl
 
+from infer_diag.attribution.clock_steps import SET_BACK_US
 from infer_diag.attribution.cost.activity import BINDS_AT
 from infer_diag.attribution.cost.stretches import sample_intervals
 from infer_diag.attribution.intervals import MICROSECONDS, clock_tick
@@ -15,7 +16,10 @@ from infer_diag.attribution.throughput_loss.padding import Padding, padding
 from infer_diag.attribution.throughput_loss.rows import Row, refused, told
 from infer_diag.attribution.throughput_loss.step_parts import StepParts, step_parts
 from infer_diag.recording import Recording
+from infer_diag.units import format_s
 
+PAUSE_S = 30.0
+"""A longer time without a step is idle, or missing from the log, unless gauges tell that requests were at work."""
 _PURE = "against the median of pure decode steps at the same batch"
 _NEEDS = {
     "prefill_interference": _PURE,
@@ -27,22 +31,35 @@ _NEEDS = {
 
 def of_steps(recording: Recording) -> tuple[list[Row], float, str]:
     """(rows, whole, basis): the steps' own durations by part, and what lies between them as idle or host time."""
-    steps = _with_memory(recording).sort("source_id", "line")
+    steps, no_stamps = _on_one_clock(recording.engine_steps.sort("source_id", "line"))
+    steps = _with_memory(recording, steps)
     limits = recording.deployments["max_running_count"].drop_nulls().unique()
     parts = step_parts(steps, int(limits[0]) if len(limits) == 1 else None)
     spent_s = float(steps["duration_s"].sum())
     rows = [*_modelled(parts, _counts_again(recording)), *_padding(padding(recording), parts)]
     gap_s, tick_s = _between(steps)
     if gap_s is None:
-        rows += [refused("idle", "the steps have no stamps"), refused("host_stall", "the steps have no stamps")]
-        return rows, spent_s, "the steps' own durations; they have no stamps"
+        rows += [refused("idle", no_stamps), refused("host_stall", no_stamps)]
+        return rows, spent_s, f"the steps' own durations; {no_stamps}"
     rows += _gaps(recording, steps, gap_s, tick_s, parts.seconds["idle"])
     return rows, spent_s + gap_s, f"{len(steps):,} engine steps and their stamps"
 
 
-def _with_memory(recording: Recording) -> pl.DataFrame:
+def _on_one_clock(steps: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """(the steps, without stamps where these go back by more than buffers do; why they have none)."""
+    stamped = steps.drop_nulls("time")
+    back = (pl.col("time").cum_max() - pl.col("time")).over("source_id", "replica").dt.total_microseconds().max()
+    back_us = stamped.select(back).item() or 0
+    if len(stamped) == len(steps) and back_us <= SET_BACK_US:
+        return steps, ""
+    why = "not all of the steps have stamps" if len(stamped) else "the steps have no stamps"
+    if back_us > SET_BACK_US:
+        why = f"the steps' stamps go back by {format_s(back_us / MICROSECONDS)}"
+    return steps.with_columns(time=pl.lit(None, steps.schema["time"])), why
+
+
+def _with_memory(recording: Recording, steps: pl.DataFrame) -> pl.DataFrame:
     """The steps with `bound`: whether the last sample before them shows a queue in front of a full pool."""
-    steps = recording.engine_steps
     told_by = counted_once(recording).drop_nulls(["time", "waiting_count", "kv_usage_ratio"]).sort("time")
     if told_by.is_empty() or steps["time"].null_count() == len(steps):
         return steps.with_columns(bound=pl.lit(None, pl.Boolean))
@@ -103,15 +120,14 @@ def _padding(found: Padding | str, parts: StepParts) -> list[Row]:
 
 def _between(steps: pl.DataFrame) -> tuple[float | None, float]:
     """(seconds that no step covers from the begin of each engine's first step to the end of its last, tick)."""
-    stamped = steps.drop_nulls("time")
-    if len(stamped) < len(steps):
+    if steps["time"].null_count():
         return None, 0.0
-    spans = stamped.group_by("source_id", "replica").agg(
+    spans = steps.group_by("source_id", "replica").agg(
         wall_s=(pl.col("time").max() - pl.col("time").min()).dt.total_microseconds() / 1e6,
         first_s=pl.col("duration_s").first(),
         spent_s=pl.col("duration_s").sum(),
     )
-    times = stamped["time"].dt.timestamp("us").head(100_000).to_list()
+    times = steps["time"].dt.timestamp("us").head(100_000).to_list()
     tick_s = clock_tick(times) / MICROSECONDS * len(spans)
     gap_s = float(spans.select((pl.col("wall_s") + pl.col("first_s") - pl.col("spent_s")).sum()).item())
     return gap_s, tick_s
@@ -130,7 +146,7 @@ def _gaps(recording: Recording, steps: pl.DataFrame, gap_s: float, tick_s: float
         ]
     if gauged is not None:
         idle_s, error_s = min(gauged[0], max(gap_s, 0.0)), gauged[1]
-        left = gap_s - idle_s
+        left = gap_s - idle_s - _untold_s(recording, steps)
         basis = "time between steps while requests were at work"
         ends = max(0.0, idle_s - error_s), min(idle_s + error_s, max(gap_s, 0.0) + tick_s) + idle_steps_s
         return [
@@ -150,6 +166,28 @@ def _gaps(recording: Recording, steps: pl.DataFrame, gap_s: float, tick_s: float
             *_ends("what no step and no host time covers", left, host.error_s + tick_s),
         ),
     ]
+
+
+def _untold_s(recording: Recording, steps: pl.DataFrame) -> float:
+    """Seconds of long pauses between steps in which no gauge tells either: lines are missing, or the clock leapt."""
+    engine = ("source_id", "replica")
+    begin = pl.col("time").shift(1).over(engine)
+    lasted = pl.duration(microseconds=pl.col("duration_s") * MICROSECONDS)
+    pauses = steps.select(pause_end=pl.col("time") - lasted, pause_begin=begin).drop_nulls()
+    pauses = pauses.filter(
+        (pl.col("pause_end") - pl.col("pause_begin")).dt.total_microseconds() > PAUSE_S * MICROSECONDS
+    )
+    if pauses.is_empty():
+        return 0.0
+    known = sample_intervals(recording).filter(pl.col("kind").is_in(["interval", "scrape"]))
+    told = pauses.with_row_index("pause").join_where(
+        known.select("begin", "end"), pl.col("begin") < pl.col("pause_end"), pl.col("end") > pl.col("pause_begin")
+    )
+    inside = pl.min_horizontal("end", "pause_end") - pl.max_horizontal("begin", "pause_begin")
+    covered = told.group_by("pause").agg(told_us=inside.dt.total_microseconds().sum())
+    whole_us = (pl.col("pause_end") - pl.col("pause_begin")).dt.total_microseconds()
+    left = pauses.with_row_index("pause").join(covered, on="pause", how="left")
+    return float(left.select((whole_us - pl.col("told_us").fill_null(0)).clip(0).sum()).item()) / MICROSECONDS
 
 
 def _ends(basis: str, value: float, error_s: float) -> tuple[str, float, float]:
