@@ -32,18 +32,18 @@ class Scenario:
 
 
 _BOTH: tuple[Sight, ...] = ("steps", "gauges")
-_LOGGED = 12
+_LOGGED = 17
 _SEVERAL = ("cold_start", "batching", "fragmentation")
 _ALL = {key: value for cause in _SEVERAL for key, value in COUNTED_CAUSES[cause].items()}
 
 SCENARIOS = (
-    Scenario("nothing", 150, _BOTH),
-    *(Scenario(cause, 20, _BOTH, (cause,), changes) for cause, changes in COUNTED_CAUSES.items()),
-    Scenario("several causes", 20, _BOTH, _SEVERAL, _ALL),
-    Scenario("throttled GPU", 20, _BOTH, (), {"throttle": THROTTLE}),
+    Scenario("nothing", 210, _BOTH),
+    *(Scenario(cause, 28, _BOTH, (cause,), changes) for cause, changes in COUNTED_CAUSES.items()),
+    Scenario("several causes", 28, _BOTH, _SEVERAL, _ALL),
+    Scenario("throttled GPU", 28, _BOTH, (), {"throttle": THROTTLE}),
     Scenario(
         "demand and memory alike",
-        10,
+        14,
         ("steps",),
         ("batching", "fragmentation"),
         {"wanted": 30.0, "cap": 30.0, "swing": 0.0},
@@ -53,8 +53,8 @@ SCENARIOS = (
 )
 WEAK_HOURS = (336, 168, 84, 42, 21, 10)
 """A log of two weeks, and what is left of it when it is halved again and again."""
-WEAK_FLEETS = 20
-CHANGED_FLEETS = 12
+WEAK_FLEETS = 28
+CHANGED_FLEETS = 17
 
 
 def fleets(scale: float, scenario_fleets: int) -> int:
