@@ -53,7 +53,7 @@ def findings(
     summary: pl.DataFrame,
     readings: Sequence[StartReading] = (),
 ) -> list[Finding]:
-    """Findings with ids `cold_start.*`, start by start; none without a start.
+    """Findings with ids `cold_start.*` (and `data.clock_conflict`), start by start; none without a start.
 
     Frames in: `StartPhases`, `StartSlices`, `StartSummary` of the same recording; `readings` spares reading its starts
     again. A phase is a finding when its length is known and material. `saves` is what the start would lose without the
@@ -127,7 +127,7 @@ def clock_set_back(view: StartView) -> Finding | None:
     if back is None:
         return None
     return Finding(
-        id="cold_start.clock_set_back",
+        id="data.clock_conflict",
         severity="medium",
         sentence=(
             f"{view.name}The last stamp before ready lies {format_s(seconds(back))} before an earlier one: the clock "

@@ -282,7 +282,7 @@ def test_an_hour_that_is_told_twice_is_no_length_of_a_start(found) -> None:
     told = found(
         text + line("00:16", "Model loading took 14.2 GiB and 21.500000 seconds") + "Application startup complete.\n"
     )
-    assert "was set back" in told["clock_set_back"].sentence
+    assert "was set back" in told["data.clock_conflict"].sentence
     assert "unlogged" not in told
     assert "of the start" not in told["weights_load"].sentence
 
