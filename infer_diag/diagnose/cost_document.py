@@ -12,6 +12,7 @@ from infer_diag.attribution.cost.entries import Entry
 from infer_diag.attribution.cost.ledger import Observed
 from infer_diag.diagnose.cost_findings import next_log
 from infer_diag.redact import redact
+from infer_diag.units import format_count
 
 if TYPE_CHECKING:
     from infer_diag.diagnose.cost import FleetDiagnosis
@@ -80,6 +81,16 @@ def deployment_document(seen: Observed) -> dict[str, Any] | None:
         }
     )
     return found
+
+
+def cost_sentence(told: dict[str, Any]) -> str:
+    """The cost per token of a `deployment_document`, as far as it is known."""
+    gpu_s, dollars = told["gpu_s_per_million_tokens"], told["dollars_per_million_tokens"]
+    if gpu_s is None:
+        return "no cost per token: the logs do not tell both GPU time and tokens"
+    least = "at least " if told["status"] == "bounded" else ""
+    money = "" if dollars is None else f", ${dollars:.4g}"
+    return f"{least}{format_count(gpu_s)} GPU-s{money} per 1M output tokens"
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:

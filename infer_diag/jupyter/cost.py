@@ -12,7 +12,7 @@ from infer_diag.attribution.cost.frames import LedgerRows
 from infer_diag.attribution.cost.waterfall import waterfall
 from infer_diag.charts.cost import cost_heatmap, cost_waterfall
 from infer_diag.diagnose import Diagnosis, FleetDiagnosis, diagnose
-from infer_diag.diagnose.cost_document import deployment_document
+from infer_diag.diagnose.cost_document import cost_sentence, deployment_document
 from infer_diag.diagnose.cost_findings import deployment_line
 from infer_diag.errors import UnknownNameError
 from infer_diag.fleet import Facts, Fleet, fleet_of
@@ -83,16 +83,10 @@ def ledger_panel(diagnosis: Diagnosis) -> Panel:
     ).drop("deployment")
     if told is None:
         return Panel("Cost", "these logs tell neither of GPU time nor of tokens", frame=frame)
-    gpu_s, dollars = told["gpu_s_per_million_tokens"], told["dollars_per_million_tokens"]
-    least = "at least " if told["status"] == "bounded" else ""
-    sentence = "no cost per token: the logs do not tell both GPU time and tokens"
-    if gpu_s is not None:
-        money = "" if dollars is None else f", ${dollars:.4g}"
-        sentence = f"{least}{gpu_s:.4g} GPU-s{money} per 1M output tokens"
     lines = [_entry(row) for row in frame.iter_rows(named=True) if row["amount_count"] is not None]
     lines += [f"cannot tell: {', '.join(frame.filter(pl.col('status') == 'not_identifiable')['entry'])}"]
     after = [f"the log to switch on next: {told['next_log']}"] if told["next_log"] else []
-    return Panel("Cost of one deployment", sentence, (*after, *lines), frame)
+    return Panel("Cost of one deployment", cost_sentence(told), (*after, *lines), frame)
 
 
 def _deployment_panel(diagnosis: FleetDiagnosis, name: str) -> Panel:

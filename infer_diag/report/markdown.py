@@ -114,7 +114,19 @@ def _recording(diagnosis: Diagnosis) -> Iterable[str]:
     lines = memory_section(diagnosis).lines
     if lines:
         yield "## Memory\n\n" + "\n".join(f"- {escaped(line)}" for line in lines)
+    yield from _cost(content["cost"])
     yield from _sources(content)
+
+
+def _cost(told: dict[str, Any] | None) -> Iterable[str]:
+    if told is None:
+        return
+    after = f" The log to add next: {worded(told['next_log'])}." if told["next_log"] else ""
+    yield f"## Cost\n\n{escaped(told['sentence'][:1].upper() + told['sentence'][1:])}.{after}"
+    rows = [[row[name] for name in ("entry", "amount", "unit", "status", "source")] for row in told["rows"]]
+    yield table(("entry", "amount", "unit", "status", "from"), rows, right=[1])
+    if told["refused"]:
+        yield "These logs cannot tell " + escaped(", ".join(each["entry"] for each in told["refused"])) + "."
 
 
 def _answer(answer: Sequence[dict[str, str]]) -> Iterable[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from infer_diag.redact import shown
+from infer_diag.report.cost import cost_section
 from infer_diag.report.excerpts import blocks, excerpts
 from infer_diag.units import format_count, format_ratio, format_s
 
@@ -57,6 +58,7 @@ def page(diagnosis: Diagnosis) -> dict[str, Any]:
         "detailed": [_start_detail(start, one_source) for start in _most_telling(starts)],
         "serving": _serving(document["serving"]),
         "step_rows": _step_rows(diagnosis),
+        "cost": cost_section(document["cost"]),
         "sources": [_source(source) for source in diagnosis.recording.sources],
         "skipped": [{"path": file.path, "reason": file.reason} for file in diagnosis.recording.skipped],
         "rejected": _rejected(diagnosis),

@@ -219,6 +219,33 @@ FINDINGS = (
 )
 
 
+def cost() -> dict[str, Any]:
+    def entry(value: float | None, unit: str, status: str, **more: Any) -> dict[str, Any]:
+        return {"value": value, "unit": unit, "lower": None, "upper": None, "status": status} | {
+            "source": None,
+            "missing": None,
+            "evidence": [],
+            **more,
+        }
+
+    return {
+        "status": "bounded",
+        "gpu_s_per_million_tokens": 31414.3,
+        "dollars_per_million_tokens": 21.8,
+        "lower_dollars_per_million_tokens": 21.8,
+        "upper_dollars_per_million_tokens": None,
+        "ledger": {
+            "held": entry(1200.0, "GPU-s", "bounded", lower=1200.0, source="first to last line"),
+            "idle": entry(2.0, "GPU-s", "bounded", lower=2.0, upper=13.0, source="gauges of the engine"),
+            "delivered_output": entry(3820.0, "tokens", "bounded", upper=3820.0, source="the engine's counters"),
+            "starts": entry(3.0, "starts", "measured", source="starts in the logs"),
+            "stall": entry(None, "GPU-s", "not_identifiable", missing="step times"),
+        },
+        "next_log": "pod events",
+        "notes": [],
+    }
+
+
 def document() -> dict[str, Any]:
     def start(name: str, outcome: str, span: float | None) -> dict[str, Any]:
         return {
@@ -300,6 +327,7 @@ def document() -> dict[str, Any]:
             "shares": {"queue": 0.62, "prefill": 0.08, "decode": 0.3, "other": None},
         },
         "memory": None,
+        "cost": cost(),
         "findings": [],
     }
 
