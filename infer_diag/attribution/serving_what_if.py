@@ -44,6 +44,7 @@ BEYOND_RATIO = 2.0
 LEFT_OUT_RATIO = 0.2
 """With more requests than this left out, the simulated load is another one than the log's."""
 MOST_SAMPLES = 1_000_000
+_UNQUANTISED = ("auto", "bf16", "bfloat16", "fp16", "float16", "half")
 _REQUESTS_HINT = (
     "load per-request arrivals, prompt and output tokens beside the engine's log: a benchmark's saved results, request "
     "traces (OTLP), or vLLM's request log with its responses' usage"
@@ -188,18 +189,14 @@ def _differences(now: Simulation, other: Simulation) -> list[str]:
 
 def _step_time(recording: Recording, requests: pl.DataFrame, settings: EngineSettings) -> StepTime:
     """Fitted to the requests' events, else to the engine's steps, else to its statistics, else from constants."""
-
-    names = recording.deployments.select(pl.col("model", "gpu").drop_nulls().last()).row(0)
-    try:
-        constants = roofline(model_named(names[0] or ""), gpu_named(names[1] or ""))
-    except UnknownNameError:
-        constants = None
-    idle, hits = expert_idle_ratio(names[0]), bool(recording.engine_samples["prefix_hit_ratio"].max())
+    constants, model = _constants(recording), recording.deployments["model"].drop_nulls()
+    idle = expert_idle_ratio(model[-1] if len(model) else None)
+    hits = bool(recording.engine_samples["prefix_hit_ratio"].max())
     known = constants.per_context_token_s if constants else None
     fits: tuple[Callable[[], StepTime], ...] = (
         lambda: fitted_to_run(requests, settings, expert_idle_ratio=idle, per_context_token_s=known),
         lambda: fitted_to_steps(recording.engine_steps, prefix_hits=hits),
-        lambda: fitted_to_samples(recording.engine_samples),
+        lambda: fitted_to_samples(recording.engine_samples, replicas=settings.data_parallel_size),
     )
     for fit in fits:
         try:
@@ -212,6 +209,18 @@ def _step_time(recording: Recording, requests: pl.DataFrame, settings: EngineSet
             "lines, or per-request events, or a start-up log that names a known model and GPU"
         )
     return constants
+
+
+def _constants(recording: Recording) -> StepTime | None:
+    """A roofline of the log's model and GPUs, one where none is counted; null for others and for quantised weights."""
+    told = recording.deployments.select(pl.col("model", "gpu", "gpu_count", "precision").drop_nulls().last())
+    model, gpu, count, precision = told.row(0)
+    if precision is not None and precision.casefold() not in _UNQUANTISED:
+        return None
+    try:
+        return roofline(model_named(model or ""), gpu_named(gpu or ""), gpu_count=count or 1)
+    except UnknownNameError:
+        return None
 
 
 def _peak(recording: Recording, column: str) -> float | None:

@@ -178,7 +178,8 @@ class TestRecordedRuns:
                 "kv_cache": {"num_gpu_blocks": 100, "block_size": 16}}  # fmt: skip
         recording = loaded(tmp_path, json.dumps(meta, indent=2))
         row = recording.deployments.row(0, named=True)
-        assert (row["gpu_count"], row["kv_cache_tokens"], row["max_running_count"]) == (4, 1600, 256)
+        assert (row["gpu_count"], row["data_parallel_count"]) == (2, 2)
+        assert (row["kv_cache_tokens"], row["max_running_count"]) == (1600, 256)
         assert (recording.sources[0].engine_version, recording.sources[0].dated) == ("0.19.0", True)
 
 

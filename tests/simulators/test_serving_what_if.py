@@ -16,7 +16,15 @@ from infer_diag.jupyter.magic import Magic
 from infer_diag.jupyter.session import Session
 from infer_diag.jupyter.what_if_panel import what_if_panel
 from infer_diag.recording import Recording
-from infer_diag.simulators.serving import SCHEDULERS, EngineSettings, StepTime, lognormal_tokens, simulate, workload
+from infer_diag.simulators.serving import (
+    SCHEDULERS,
+    EngineSettings,
+    StepTime,
+    lognormal_tokens,
+    settings_of,
+    simulate,
+    workload,
+)
 
 STEP = StepTime(0.012, 6e-5, 1.2e-4, 0.0)
 ENGINE = EngineSettings(max_num_seqs=16, max_num_batched_tokens=2048, kv_cache_tokens=50_000)
@@ -240,3 +248,28 @@ def test_peaks_are_of_statistics_as_far_apart_as_those_of_the_log() -> None:
     found = measures(told.replace(engine_samples=sparse), {"max_num_seqs": 16})
     assert found["waiting_count"]["logged"] == sparse["waiting_count"].max()
     assert abs(found["waiting_count"]["error_ratio"]) < 0.03
+
+
+def test_published_constants_are_of_all_gpus_and_of_plain_weights_alone() -> None:
+    told = recording()
+    hidden = [pl.lit(None, pl.Float64).alias(name) for name in ("scheduled_s", "first_token_s", "queued_s")]
+    bare = told.replace(
+        requests=told.requests.with_columns(hidden),
+        engine_steps=told.engine_steps.clear(),
+        engine_samples=told.engine_samples.clear(),
+    )
+    named = told.deployments.with_columns(
+        model=pl.lit("meta-llama/Llama-2-70b-hf"), gpu=pl.lit("NVIDIA H100 80GB HBM3")
+    )
+    four = named.with_columns(gpu_count=pl.lit(4, pl.UInt32))
+    one, many = (serving_what_if(bare.replace(deployments=each), {"max_num_seqs": 64}) for each in (named, four))
+    assert "1 x H100-SXM" in (one.basis or "") and "4 x H100-SXM" in (many.basis or "")
+    tpot = [each.measures.filter(measure="tpot_s")["modelled"][0] for each in (one, many)]
+    assert tpot[0] > 3 * tpot[1]
+    packed = serving_what_if(bare.replace(deployments=four.with_columns(precision=pl.lit("fp8"))), {"max_num_seqs": 64})
+    assert packed.refusal is not None and "nothing tells how long steps take" in packed.refusal
+
+
+def test_engines_that_the_log_counts_are_simulated_side_by_side() -> None:
+    two = recording().deployments.with_columns(data_parallel_count=pl.lit(2, pl.UInt32))
+    assert settings_of(two).data_parallel_size == 2

@@ -162,11 +162,11 @@ def _limits(meta: dict[str, Any]) -> dict[str, Any]:
     kwargs, pool, device = (as_object(meta.get(name)) for name in ("engine_kwargs", "kv_cache", "hardware"))
     blocks, size = count(pool.get("num_gpu_blocks")), count(pool.get("block_size"))
     tokens = count(pool.get("num_kv_tokens"))
-    ranks = [count(kwargs.get(name)) for name in ("tensor_parallel_size", "data_parallel_size")]
     return {
         "model": text(meta.get("model")),
         "gpu": text(device.get("device_name")),
-        "gpu_count": ranks[0] * ranks[1] if ranks[0] and ranks[1] else None,
+        "gpu_count": count(kwargs.get("tensor_parallel_size")),
+        "data_parallel_count": count(kwargs.get("data_parallel_size")),
         "precision": text(kwargs.get("dtype")),
         "kv_cache_tokens": tokens if tokens is not None else blocks * size if blocks and size else None,
         "max_running_count": count(kwargs.get("max_num_seqs")),

@@ -159,6 +159,7 @@ def settings_of(deployments: pl.DataFrame, **changes: object) -> EngineSettings:
         "max_num_seqs": "max_running_count",
         "max_num_batched_tokens": "max_batch_tokens",
         "kv_cache_tokens": "kv_cache_tokens",
+        "data_parallel_size": "data_parallel_count",
     }
     for name, column in names.items():
         known = deployments[column].drop_nulls()
