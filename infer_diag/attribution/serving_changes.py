@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import polars as pl
 
 from infer_diag.errors import DiagError, UnknownNameError
+from infer_diag.recording import Recording
 from infer_diag.simulators.serving import EngineSettings
 
 _BOOLEANS = {"on": True, "true": True, "off": False, "false": False}
@@ -90,7 +91,8 @@ def changed_settings(settings: EngineSettings, changes: dict[str, object]) -> En
 
     Raises:
         DiagError: a value cannot be, or its scheduler does not read the setting.
-        Refused: the effect of a setting rests on what no log tells of requests.
+        Refused: the effect of a setting rests on what no log tells of requests, or several engines ran where the
+            changed server is simulated as one.
     """
     changed = replace(settings, **changes)  # type: ignore[arg-type]
     untold = [name for name in changes if name in UNTOLD]
@@ -103,12 +105,23 @@ def changed_settings(settings: EngineSettings, changes: dict[str, object]) -> En
         raise DiagError(f"the scheduler {changed.scheduler} has no {idle[0]}", hint=hint)
     if changed.scheduler == "bucketed" and not changed.bucket_tokens:
         raise DiagError("buckets need their upper ends", hint="write bucket_tokens=256/512/1024")
+    if changed.data_parallel_size > 1 and not changed.continuous:
+        raise Refused(
+            f"{changed.data_parallel_size} engines ran, and a server that batches whole requests is simulated as one"
+        )
     return changed
 
 
-def taken_for_given(requests: pl.DataFrame, settings: EngineSettings, changed: EngineSettings) -> list[str]:
+def taken_for_given(
+    recording: Recording, requests: pl.DataFrame, settings: EngineSettings, changed: EngineSettings
+) -> list[str]:
     """What the model takes for given, because the log does not tell it."""
     told = []
+    limits = recording.deployments.select("max_running_count", "max_batch_tokens", "kv_cache_tokens")
+    if any(limits[name].drop_nulls().n_unique() > 1 for name in limits.columns):
+        told.append("the log tells of several configurations, of which the last one is taken for all of it")
+    if max(settings.data_parallel_size, changed.data_parallel_size) > 1:
+        told.append("engines that share the requests are taken to run in step, as a mixture of experts makes them")
     if settings.kv_cache_tokens is None and changed.kv_cache_tokens is None:
         told.append("the log does not tell the size of the KV pool, which is taken never to be full")
     if requests["cached_tokens"].max():

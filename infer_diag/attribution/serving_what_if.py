@@ -31,7 +31,7 @@ from infer_diag.simulators.serving import (
 from infer_diag.simulators.serving.hardware import expert_idle_ratio
 from infer_diag.simulators.serving.ledger import starvation
 from infer_diag.simulators.serving.run_fit import fitted_to_run
-from infer_diag.simulators.serving.state import DECODE_COUNT, PREFILL_COUNT
+from infer_diag.simulators.serving.state import DECODE_COUNT, PREFILL_COUNT, ROW_USED
 from infer_diag.simulators.serving.step_fit import fitted_to_samples, fitted_to_steps
 from infer_diag.units import format_s
 
@@ -120,14 +120,14 @@ def _predicted(recording: Recording, requests: pl.DataFrame, changes: dict[str, 
         settings = settings_of(recording.deployments)
     except DiagError as unknown:
         raise Refused(str(unknown)) from unknown
+    peak = _peak(recording, "running_count") or 0.0
+    counted = settings.data_parallel_size
+    if peak > settings.max_num_seqs * counted:
+        settings = replace(settings, data_parallel_size=math.ceil(peak / settings.max_num_seqs))
     other_settings = changed_settings(settings, changes)
-    assumptions = [*_left_out(recording, requests), *taken_for_given(requests, settings, other_settings)]
-    peak = _peak(recording, "running_count")
-    if peak is not None and peak > settings.max_num_seqs:
-        engines = math.ceil(peak / settings.max_num_seqs)
-        settings = replace(settings, data_parallel_size=engines)
-        other_settings = changed_settings(settings, changes)
-        assumptions.append(f"{peak:,.0f} requests ran at once, so {engines} engines ran in step")
+    assumptions = [*_left_out(recording, requests), *taken_for_given(recording, requests, settings, other_settings)]
+    if settings.data_parallel_size > counted:
+        assumptions.append(f"{peak:,.0f} requests ran at once, so {settings.data_parallel_size} engines ran")
     step_time = _step_time(recording, requests, settings)
     asked = replay(requests)
     every_s = max(_spacing_s(recording), float(asked.arrival_s[-1]) / MOST_SAMPLES)
@@ -182,6 +182,9 @@ def _differences(now: Simulation, other: Simulation) -> list[str]:
     if starved.starved_count:
         wait = format_s(starved.longest_wait_s)
         told.append(f"{starved.starved_count:,} requests starve, the longest waits {wait}")
+    held, pool = int(other.outcome.rows[:, ROW_USED].max()), other.settings.pool_blocks
+    if pool is not None and held > pool:
+        told.append(f"padded batches hold up to {held / pool:.1f} times the KV pool, which whole batches do not heed")
     if now.settings.limits(1).depth > 1 and not (other.settings.continuous and other.settings.limits(1).depth > 1):
         told.append("steps are no longer planned ahead, and what the host then adds to each is not modelled")
     return told

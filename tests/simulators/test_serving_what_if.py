@@ -273,3 +273,17 @@ def test_published_constants_are_of_all_gpus_and_of_plain_weights_alone() -> Non
 def test_engines_that_the_log_counts_are_simulated_side_by_side() -> None:
     two = recording().deployments.with_columns(data_parallel_count=pl.lit(2, pl.UInt32))
     assert settings_of(two).data_parallel_size == 2
+    found = serving_what_if(recording(deployments=two), {"max_num_seqs": 20})
+    assert any("run in step" in note for note in found.assumptions)
+    assert not any("at once" in note for note in found.assumptions)
+    whole = serving_what_if(recording(deployments=two), {"scheduler": "static"})
+    assert whole.refusal is not None and "2 engines ran" in whole.refusal
+
+
+def test_several_configurations_and_batches_beyond_the_pool_are_told() -> None:
+    told = recording()
+    other = told.deployments.with_columns(max_batch_tokens=pl.lit(4096, pl.UInt32))
+    found = serving_what_if(told.replace(deployments=pl.concat([other, told.deployments])), {"max_num_seqs": 20})
+    assert any("several configurations" in note for note in found.assumptions)
+    wide = serving_what_if(told, {"scheduler": "static", "batch_size": 150})
+    assert any("times the KV pool" in note for note in wide.assumptions)
