@@ -93,6 +93,16 @@ def test_gates_hold_in_a_simulation_and_stop_everything_where_requests_are_missi
     assert told.filter(gate="token_ledger")["verdict"].item() == "unchecked"
 
 
+def test_requests_that_client_and_server_both_tell_stop_nothing() -> None:
+    """Benchmark results beside the engine's log: each request is there twice, under two names."""
+    recording = run(count=600).recording
+    again = recording.requests.with_columns(request_id="client-" + pl.col("request_id"), source_id=pl.lit(1, pl.UInt32))
+    both = recording.replace(requests=pl.concat([recording.requests, again]), sources=2 * recording.sources)
+    told = throughput_loss(both)
+    assert told.refusal is None and len(told.parts)
+    assert "fails" not in told.gates["verdict"].cast(pl.String).to_list()
+
+
 def test_interference_is_the_prompts_part_of_mixed_steps() -> None:
     simulated = run(rate=12.0, count=600)
     steps = simulated.engine_steps.filter(kind="mixed")
