@@ -73,6 +73,17 @@ def told_once(each: pl.DataFrame, *measures: str) -> pl.DataFrame:
     return known.filter(teller=counts["teller"][0]) if not counts.is_empty() else known
 
 
+def of_one_teller(recording: Recording, *columns: str) -> pl.DataFrame:
+    """The Requests of one teller, who has the most of them with all of these columns; the server among equals.
+
+    Requests of its that lack a column are there too: they are the ones that never got so far.
+    """
+    tellers = pl.col("source_id").replace_strict(_tellers(recording), default="", return_dtype=pl.String)
+    named = recording.requests.with_columns(teller=tellers)
+    counts = named.drop_nulls(columns).group_by("teller").len().sort(pl.col("len"), "teller", descending=[True, False])
+    return recording.requests if counts.is_empty() else named.filter(teller=counts["teller"][0]).drop("teller")
+
+
 def backward_count(requests: pl.DataFrame) -> int:
     """Requests with an event that lies before one which has to come first."""
     backward = pl.any_horizontal(pl.col(end) < pl.col(begin) for begin, end in _SPANS.values())

@@ -100,7 +100,12 @@ def test_requests_that_client_and_server_both_tell_stop_nothing() -> None:
     both = recording.replace(requests=pl.concat([recording.requests, again]), sources=2 * recording.sources)
     told = throughput_loss(both)
     assert told.refusal is None and len(told.parts)
-    assert "fails" not in told.gates["verdict"].cast(pl.String).to_list()
+    assert told.gates["verdict"].cast(pl.String).to_list() == ["holds", "holds"]
+    alone, twice = (goodput(each, Slo(ttft_s=1e6)) for each in (recording, both))
+    assert alone.met_count == twice.met_count == alone.request_count == twice.request_count == len(again)
+    unfinished = recording.requests.with_columns(pl.lit(None, pl.Float64).alias("first_token_s"))
+    client_knows = both.replace(requests=pl.concat([unfinished, again]))
+    assert goodput(client_knows, Slo(ttft_s=1e6)).met_ratio == 1
 
 
 def test_interference_is_the_prompts_part_of_mixed_steps() -> None:

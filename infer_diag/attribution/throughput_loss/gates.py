@@ -9,6 +9,7 @@ from infer_diag.attribution.cost.jackknife import effective_count
 from infer_diag.attribution.cost.stretches import sample_intervals
 from infer_diag.attribution.preemptions import preemptions
 from infer_diag.attribution.quantiles import quantile
+from infer_diag.attribution.requests import of_one_teller
 from infer_diag.attribution.steps import recomputed
 from infer_diag.attribution.throughput_loss.frames import LossGates
 from infer_diag.recording import Recording
@@ -33,14 +34,11 @@ def gates(recording: Recording) -> dy.DataFrame[LossGates]:
 
 
 def stays(recording: Recording) -> pl.DataFrame:
-    """Requests with the begin and end of their stay in the engine (`begin_s`, `end_s`), of the source with most."""
+    """Requests with the begin and end of their stay in the engine (`begin_s`, `end_s`), of the teller with most."""
     begun = pl.coalesce("queued_s", "arrival_s")
-    whole = recording.requests.with_columns(begin_s=begun, end_s="last_token_s").drop_nulls(["begin_s", "end_s"])
-    whole = whole.filter(pl.col("end_s") >= pl.col("begin_s"))
-    if whole.is_empty():
-        return whole
-    most = whole.group_by("source_id").len().sort("len", "source_id", descending=[True, False])["source_id"][0]
-    return whole.filter(source_id=most)
+    told = of_one_teller(recording, "last_token_s")
+    whole = told.with_columns(begin_s=begun, end_s="last_token_s").drop_nulls(["begin_s", "end_s"])
+    return whole.filter(pl.col("end_s") >= pl.col("begin_s"))
 
 
 def _unchecked(gate: str, basis: str) -> dict[str, object]:
@@ -80,8 +78,9 @@ def _little(recording: Recording) -> dict[str, object]:
 def _ledger(recording: Recording) -> dict[str, object]:
     steps = recording.engine_steps
     columns = ["prompt_tokens", "output_tokens", "last_token_s"]
-    told = recording.requests.drop_nulls(columns)
-    if steps.is_empty() or told.is_empty() or len(told) < len(recording.requests):
+    everyone = of_one_teller(recording, *columns)
+    told = everyone.drop_nulls(columns)
+    if steps.is_empty() or told.is_empty() or len(told) < len(everyone):
         return _unchecked("token_ledger", "needs every engine step and the tokens of every request")
     computed = steps.select(pl.col("prefill_tokens", "decode_tokens").cast(pl.Int64).sum()).sum_horizontal().item()
     needed = told.select(
@@ -97,7 +96,7 @@ def _ledger(recording: Recording) -> dict[str, object]:
     )
     if left < -tolerance and told["cached_tokens"].null_count():
         return _unchecked("token_ledger", "how many prompt tokens the prefix cache held is not told of every request")
-    if left < -tolerance and told["source_id"].n_unique() > 1:
+    if left < -tolerance and recording.requests["source_id"].n_unique() > 1:
         return _unchecked("token_ledger", _SEVERAL)
     verdict = "holds" if left >= -tolerance else "fails"
     return {"gate": "token_ledger", "verdict": verdict, "seen": float(computed), "expected": float(needed)} | {

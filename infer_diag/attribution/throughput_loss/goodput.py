@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from infer_diag.attribution.requests import durations
+from infer_diag.attribution.requests import durations, of_one_teller
 from infer_diag.errors import DiagError
 from infer_diag.recording import Recording
 
@@ -56,11 +56,12 @@ def goodput(recording: Recording, slo: Slo) -> Goodput:
 
     Frame in: Requests. TTFT counts from arrival (from when the engine takes the request in where no arrival is told),
     TPOT = (last − first token) / (output tokens − 1) and is met by a single token. The window is the first begin to the
-    last event of any request.
+    last event of any request. Where a client and its server tell of the same requests, those of one of them count.
     """
-    begun = recording.requests.with_columns(arrival_s=pl.coalesce("arrival_s", "queued_s")).drop_nulls("arrival_s")
     needed = [("ttft_s", "first_token_s"), ("tpot_s", "last_token_s"), ("e2e_s", "last_token_s")]
     asked = [(limit, event) for limit, event in needed if getattr(slo, limit) is not None]
+    begun = of_one_teller(recording, *(event for _, event in asked))
+    begun = begun.with_columns(arrival_s=pl.coalesce("arrival_s", "queued_s")).drop_nulls("arrival_s")
     lacking = [event for _, event in asked if not begun[event].count()]
     if begun.is_empty() or lacking:
         return Goodput(refusal="no request tells " + " and ".join(dict.fromkeys(lacking or ["its arrival"])))
