@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import infer_diag as diag
@@ -65,6 +65,7 @@ def seconds(recording: Recording) -> dict[str, float | None]:
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(SCHEDULERS), st.sampled_from([2.0, 20.0]), st.integers(0, 50))
+@example("punica", 2.0, 48)
 def test_parts_and_residual_are_the_whole(scheduler: str, rate: float, seed: int) -> None:
     recording = run(scheduler, rate=rate, seed=seed, count=80, kv_cache_tokens=8000, batch_size=8).recording
     told = throughput_loss(recording)
@@ -209,6 +210,21 @@ def test_a_smaller_budget_costs_what_each_further_step_costs() -> None:
     assert half["low_s"] <= truth <= half["high_s"]
     assert half["longest_pause_s"] < now["longest_pause_s"]
     assert now["saved_s"] == 0
+
+
+def test_budgets_take_the_steps_of_each_engine_and_several_steps_of_one_line() -> None:
+    """Two engines write by turns, and a JSON array holds all steps in one line: twice what one of them saves."""
+    alone = planted_budget(2048, 0.02, 2e-5)
+    name = pl.col("replica").cast(pl.String)
+    each = [alone.engine_steps.with_columns(name.fill_null(engine)) for engine in ("DP0", "DP1")]
+    turns = pl.concat([steps.with_row_index("turn") for steps in each]).sort("turn", "replica").drop("turn")
+    numbered = turns.with_columns(line=pl.int_range(1, pl.len() + 1))
+    saved = dict(token_budget_what_if(alone).budgets.select("max_batch_tokens", "saved_s").iter_rows())
+    for steps in (numbered, turns, numbered.with_columns(line=pl.lit(1))):
+        told = EngineSteps.validate(steps, cast=True)
+        budgets = token_budget_what_if(alone.replace(engine_steps=told)).budgets
+        for budget, both_s in budgets.select("max_batch_tokens", "saved_s").iter_rows():
+            assert both_s == pytest.approx(2 * saved[budget], rel=0.01)
 
 
 def test_a_budget_that_costs_nothing_by_itself_saves_nothing() -> None:
@@ -392,6 +408,26 @@ def test_stamps_that_go_back_tell_no_idle_and_no_host_time() -> None:
     assert told.whole_s == pytest.approx(steps["duration_s"].sum()) and "go back by 1 h" in told.basis
     refused = told.parts.filter(pl.col("part").is_in(["idle", "host_stall", "kv_limited"]))
     assert len(refused) == 3 and refused["engine_s"].null_count() == 3
+
+
+def test_engines_that_write_without_names_are_no_negative_rest() -> None:
+    """Two engines' steps as if of one: they last twice as long as their stamps span."""
+    recording = run(rate=12.0).recording
+    steps = recording.engine_steps
+    twice = (
+        pl.concat([steps, steps]).sort("time").with_columns(line=pl.int_range(1, 2 * len(steps) + 1, dtype=pl.UInt32))
+    )
+    told = throughput_loss(recording.replace(engine_steps=twice, requests=recording.requests.clear()))
+    assert told.whole_s == pytest.approx(2 * steps["duration_s"].sum()) and "overlap" in told.basis
+    assert told.parts["engine_s"].min() >= 0  # type: ignore[operator]
+
+
+def test_steps_that_are_idle_lie_within_their_own_interval() -> None:
+    recording = run(rate=12.0).recording
+    idle = recording.engine_steps.head(50).with_columns(kind=pl.lit("idle", EngineSteps.kind.dtype))
+    told = throughput_loss(Recording(engine_steps=idle, sources=recording.sources))
+    row = told.parts.row(by_predicate=pl.col("part") == "idle_or_host", named=True)
+    assert row["low_s"] <= row["engine_s"] <= row["high_s"]
 
 
 def test_a_hole_in_the_log_is_no_host_time() -> None:

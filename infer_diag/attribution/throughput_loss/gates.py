@@ -16,6 +16,8 @@ from infer_diag.recording import Recording
 
 STAYS = 20.0
 """Little's law needs a window of many stays, or its edges rule the result."""
+ERRORS = 3.0
+"""Standard errors of the mean gauge: with two, one sound log in twenty would be refused for nothing."""
 MIN_REQUESTS = 20
 LEDGER_TOLERANCE_RATIO = 0.02
 """Requests cut by the edges of a log, and steps that a log leaves out, are worth a few tokens in a hundred."""
@@ -26,7 +28,7 @@ def gates(recording: Recording) -> dy.DataFrame[LossGates]:
     """Little's law and the token ledger of a recording. Measured; `unchecked` where the log lacks one side.
 
     Frames in: EngineSamples, EngineSteps, Requests. Frame out: LossGates. Little: mean number of requests at work or
-    waiting = requests per second · mean stay, within (N at both edges) · p99 stay / T + 2 · standard error. Ledger:
+    waiting = requests per second · mean stay, within (N at both edges) · p99 stay / T + 3 · standard error. Ledger:
     tokens that steps compute ≥ prompts − cached + outputs − 1 of the requests, and not less by more than 2 %. Where
     several sources tell of requests, a client's and a server's may be the same ones, and no check fails.
     """
@@ -64,7 +66,7 @@ def _little(recording: Recording) -> dict[str, object]:
     seen = area / span_s
     counted = known.group_by("begin").agg(present.sum().alias("count")).sort("begin")["count"].to_numpy().astype(float)
     error = float(counted.std()) / max(effective_count(counted), 1.0) ** 0.5
-    tolerance = (counted[0] + counted[-1]) * p99_s / span_s + 2 * error
+    tolerance = (counted[0] + counted[-1]) * p99_s / span_s + ERRORS * error
     verdict = "holds" if abs(seen - expected) <= tolerance else "fails"
     if verdict == "fails" and recording.requests["source_id"].n_unique() > 1:
         return _unchecked("little", _SEVERAL)

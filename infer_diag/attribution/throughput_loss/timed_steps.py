@@ -18,6 +18,8 @@ from infer_diag.attribution.throughput_loss.step_parts import StepParts, step_pa
 from infer_diag.recording import Recording
 from infer_diag.units import format_s
 
+OVERLAP_RATIO = 0.02
+"""Steps that last longer than their stamps span, by more than rounding, ran at once: no time lies between them."""
 PAUSE_S = 30.0
 """A longer time without a step is idle, or missing from the log, unless gauges tell that requests were at work."""
 _PURE = "against the median of pure decode steps at the same batch"
@@ -38,6 +40,9 @@ def of_steps(recording: Recording) -> tuple[list[Row], float, str]:
     spent_s = float(steps["duration_s"].sum())
     rows = [*_modelled(parts, _counts_again(recording)), *_padding(padding(recording), parts)]
     gap_s, tick_s = _between(steps)
+    if gap_s is not None and gap_s < -max(tick_s, OVERLAP_RATIO * spent_s):
+        no_stamps = f"the steps last {format_s(-gap_s)} longer than their stamps span, so they overlap"
+        gap_s = None
     if gap_s is None:
         rows += [refused("idle", no_stamps), refused("host_stall", no_stamps)]
         return rows, spent_s, f"the steps' own durations; {no_stamps}"
@@ -137,7 +142,7 @@ def _gaps(recording: Recording, steps: pl.DataFrame, gap_s: float, tick_s: float
     """Idle and host time between the steps, each with what tells it; together where nothing tells them apart."""
     gauged, host = _idle_by_gauges(recording, steps), host_time(steps)
     if gauged is None and host is None:
-        low, high = max(0.0, gap_s - tick_s), gap_s + tick_s
+        low, high = (max(0.0, each) + idle_steps_s for each in (gap_s - tick_s, gap_s + tick_s))
         basis = "time that no step covers; idle and host are not told apart without gauges or long busy stretches"
         return [
             refused("idle", "needs the number of running and waiting requests; it is in idle or host"),

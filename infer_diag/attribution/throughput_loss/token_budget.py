@@ -49,7 +49,7 @@ def token_budget_what_if(recording: Recording) -> BudgetWhatIf:
     nearly all that ran, or more than twice as large as now, are left out.
     """
     told = recording.deployments["max_batch_tokens"].drop_nulls().unique()
-    steps = recording.engine_steps.sort("source_id", "line")
+    steps = recording.engine_steps.sort("source_id", "replica", "line", maintain_order=True).with_row_index("place")
     mixed, decode = (
         steps.filter((pl.col("kind") == "mixed") & (pl.col("decode_count") > 0)),
         steps.filter(kind="decode"),
@@ -64,7 +64,7 @@ def token_budget_what_if(recording: Recording) -> BudgetWhatIf:
         return BudgetWhatIf(refusal="the mixed steps' batches are unlike those of the pure decode steps")
     now = int(told[0])
     tokens, batch = (kept[name].to_numpy().astype(np.float64) for name in ("prefill_tokens", "decode_count"))
-    runs = _Runs(tokens, batch, kept["duration_s"].to_numpy() - near[0][near[1]], _neighbours(steps, kept), now)
+    runs = _Runs(tokens, batch, kept["duration_s"].to_numpy() - near[0][near[1]], _neighbours(kept), now)
     least = float(np.percentile(tokens, 5))
     budgets = [each for each in _POWERS if least <= each <= REACH * now and each != now]
     return _compared(runs, sorted([*budgets, now]), now)
@@ -104,11 +104,13 @@ class _Runs:
         return count, largest if budget == self.budget else np.minimum(tokens, np.minimum(room, tokens))
 
 
-def _neighbours(steps: pl.DataFrame, kept: pl.DataFrame) -> NDArray[np.int64]:
+def _neighbours(kept: pl.DataFrame) -> NDArray[np.int64]:
     """A number for each mixed step, the same for one after another of an engine."""
-    order = steps.with_row_index("place").select("place", "source_id", "line")
-    places = kept.join(order, on=["source_id", "line"], how="left", maintain_order="left")["place"].to_numpy()
-    return np.cumsum(np.diff(places.astype(np.int64), prepend=-2) != 1)
+    apart = pl.col("place").diff() != 1
+    other = (pl.col("source_id") != pl.col("source_id").shift()) | pl.col("replica").ne_missing(
+        pl.col("replica").shift()
+    )
+    return kept.select((apart | other).fill_null(True).cum_sum()).to_series().to_numpy().astype(np.int64)
 
 
 def _compared(runs: _Runs, budgets: list[int], now: int) -> BudgetWhatIf:
