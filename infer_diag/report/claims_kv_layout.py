@@ -18,6 +18,7 @@ from infer_diag.simulators.kv_layout import (
     tokens_that_fit,
 )
 from infer_diag.simulators.kv_layout.bank_conflicts import ARRANGEMENTS
+from infer_diag.simulators.kv_layout.occupancy import STATIC_SHARED_BYTES
 from infer_diag.simulators.serving.hardware import GPUS
 from infer_diag.units import format_bytes, format_ratio
 
@@ -25,6 +26,8 @@ ARTICLE_SEQUENCES, ARTICLE_TOKENS, ARTICLE_HEADS, ARTICLE_DIM = 1, 2048, 32, 64
 ARTICLE_SM = (0.42, 0.79)
 ARTICLE_L2 = (0.58, 0.86)
 """Before and after, as the article has them."""
+ARTICLE_TILE = (64, 32)
+"""Queries and keys of the article's QKᵀ tile."""
 
 
 def most_tensor_ratio(group: int, gpu: str) -> float:
@@ -106,8 +109,8 @@ def _array_claims() -> list[Claim]:
             f"{format_bytes(size)} for 1 × 2048 × 32 × 64",
             "modelled",
             f"a block has 163 KiB on A100 and 227 KiB on H100, which hold {fit['A100']} and {fit['H100']} tokens of "
-            "all heads, and 48 KiB as a plain array. float16_t is no CUDA type. Kernels keep tiles there and the "
-            f"cache in device memory{_verdict()}",
+            f"all heads, and {format_bytes(STATIC_SHARED_BYTES)} as a plain array. float16_t is no CUDA type. Kernels "
+            f"keep tiles there and the cache in device memory{_verdict()}",
             "arithmetic",
         ),
         Claim(
@@ -156,6 +159,15 @@ def _counter_claims(hits: pl.DataFrame) -> list[Claim]:
             "LRU of 16 ways; the highest of the layouts",
         ),
         *_utilisation_claims(group),
+        Claim(
+            "tiles of QKᵀ with the next keys and values fetched meanwhile",
+            f"({ARTICLE_TILE[0]}, {ARTICLE_TILE[1]})",
+            f"{format_ratio(min(1.0, group / ARTICLE_TILE[0]))} of the tile's rows hold a query in decode",
+            "modelled",
+            "fetching ahead is what kernels do; a tile of 64 queries is for prompts. A decoding sequence has one query "
+            "per head, and splitting its keys over thread blocks matters more",
+            f"{group} query heads per KV head in one tile",
+        ),
     ]
 
 

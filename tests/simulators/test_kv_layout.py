@@ -311,6 +311,8 @@ def test_counters_are_not_guessed_and_rates_are_only_what_was_measured() -> None
     assert without["what the layouts read per second"].ours is None
     assert without["hit rate of the L2"].ours == "at most 85.7 % (1 − 1/7)"
     assert without["the array in shared memory"].ours == "8 MiB for 1 × 2048 × 32 × 64"
+    tile = without["tiles of QKᵀ with the next keys and values fetched meanwhile"]
+    assert (tile.ours or "").startswith("10.9 % of the tile's rows")
     result = ProbeResult("kv_layout", "measured", {}, {"kv_layout_rates": framed("kv_layout_rates", RATES)})
     measured = kv_layout_claims(Obtained(result, "measured", "a GPU", "measured"), *frames)
     assert list(measured)[-1].ours == "BSHD 1.73 TiB/s" and list(measured)[-1].obtained == "measured, on a GPU"

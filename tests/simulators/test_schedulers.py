@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from queue import PriorityQueue
 
 import numpy as np
 import polars as pl
@@ -161,6 +162,8 @@ def test_claims_stand_beside_the_articles() -> None:
     vllm = told.row(by_predicate=pl.col("scheduler") == "vllm-v1", named=True)
     assert f"{-100 * vllm['decay_ratio']:+.1f}".replace("-", "−") in (claims[0].ours or "")
     assert "throughput" in (claims[3].ours or "")
+    for name in ("peek_top_k", "reheapify"):
+        assert name in claims[3].correction and not hasattr(PriorityQueue, name)
     about_lengths = length_claims(
         padded_change=-0.38,
         static_change=-0.5,
