@@ -66,7 +66,19 @@ def printed_claims() -> Claims:
     A step that computes an output of each request reads the weights and all of their KV once:
     seconds ≥ (weights + requests · tokens · KV per token) / bandwidth. Tokens in a latency = latency · rate / requests.
     """
-    steps = [format_s(_REQUESTS / rate) for rate, _ in _RATES.values()]
+    return Claims([_throughput_claim(), _latency_claim(), _PREFETCH, _block_claim()])
+
+
+_PREFETCH = Claim(
+    "Punica's useless prefetch",
+    "37 %",
+    None,
+    "not_identifiable",
+    "Punica prefetches no KV and shares none between tenants; what was counted is not said.",
+)
+
+
+def _throughput_claim() -> Claim:
     small, large = MODELS["Qwen2-7B"], MODELS["Llama-2-13B"]
     kv_bytes = _REQUESTS * _TOKENS * small.kv_bytes_per_token
     read_bytes = small.matrix_parameters * small.weight_bytes + kv_bytes
@@ -75,44 +87,40 @@ def printed_claims() -> Claims:
         for name in ("H200-SXM", "H100-SXM", "A100-SXM-80GB")
     ]
     too_large = format_bytes(round(_REQUESTS * _TOKENS * large.kv_bytes_per_token))
+    steps = [format_s(_REQUESTS / rate) for rate, _ in _RATES.values()]
+    return Claim(
+        f"throughput of vLLM, Orca, Punica at {_REQUESTS} requests of {_TOKENS:,} tokens",
+        ", ".join(f"{rate:,}" for rate, _ in _RATES.values()) + " tokens/s",
+        f"steps of {', '.join(steps)}; Qwen2-7B's take at least {', '.join(floors)}",
+        "bounded",
+        "No GPU and no model is named. Only the newest card reads fast enough, with the model of fewest KV heads; the "
+        f"KV of Llama-2-13B alone would be {too_large}, on no single GPU.",
+        "weights and KV of so much context over the bandwidth of datasheets",
+    )
+
+
+def _latency_claim() -> Claim:
     outputs = [f"{latency_s * rate / _REQUESTS:.0f}" for rate, latency_s in _RATES.values()]
+    return Claim(
+        "P99 latency of vLLM, Orca, Punica",
+        ", ".join(f"{latency_s * 1e3:.0f} ms" for _, latency_s in _RATES.values()),
+        f"time for {', '.join(outputs)} outputs at the printed rates",
+        "modelled",
+        "No request of hundreds of outputs ends so soon: it can be a time to first token, and is not said to.",
+        "latency · rate / requests",
+    )
+
+
+def _block_claim() -> Claim:
     half_block = (_BLOCK_TOKENS - 1) / 2
-    return Claims(
-        [
-            Claim(
-                f"throughput of vLLM, Orca, Punica at {_REQUESTS} requests of {_TOKENS:,} tokens",
-                ", ".join(f"{rate:,}" for rate, _ in _RATES.values()) + " tokens/s",
-                f"steps of {', '.join(steps)}; Qwen2-7B's take at least {', '.join(floors)}",
-                "bounded",
-                f"No GPU and no model is named. Only the newest card reads fast enough, with the model of fewest KV "
-                f"heads; the KV of Llama-2-13B alone would be {too_large}, on no single GPU.",
-                "weights and KV of so much context over the bandwidth of datasheets",
-            ),
-            Claim(
-                "P99 latency of vLLM, Orca, Punica",
-                ", ".join(f"{latency_s * 1e3:.0f} ms" for _, latency_s in _RATES.values()),
-                f"time for {', '.join(outputs)} outputs at the printed rates",
-                "modelled",
-                "No request of hundreds of outputs ends so soon: it can be a time to first token, and is not said to.",
-                "latency · rate / requests",
-            ),
-            Claim(
-                "Punica's useless prefetch",
-                "37 %",
-                None,
-                "not_identifiable",
-                "Punica prefetches no KV and shares none between tenants; what was counted is not said.",
-            ),
-            Claim(
-                "fragmentation of vLLM's blocks",
-                f"{_BLOCK_RATIO * 100:.1f} %",
-                f"{half_block / (half_block + _TOKENS) * 100:.2f} % at {_TOKENS:,} tokens",
-                "modelled",
-                f"A sequence leaves (block − 1) / 2 places empty on average: {_BLOCK_RATIO * 100:.1f} % is what "
-                f"sequences of {half_block * (1 - _BLOCK_RATIO) / _BLOCK_RATIO:.0f} tokens leave.",
-                f"blocks of {_BLOCK_TOKENS} tokens",
-            ),
-        ]
+    return Claim(
+        "fragmentation of vLLM's blocks",
+        f"{_BLOCK_RATIO * 100:.1f} %",
+        f"{half_block / (half_block + _TOKENS) * 100:.2f} % at {_TOKENS:,} tokens",
+        "modelled",
+        f"A sequence leaves (block − 1) / 2 places empty on average: {_BLOCK_RATIO * 100:.1f} % is what sequences of "
+        f"{half_block * (1 - _BLOCK_RATIO) / _BLOCK_RATIO:.0f} tokens leave.",
+        f"blocks of {_BLOCK_TOKENS} tokens",
     )
 
 
