@@ -46,30 +46,37 @@ def arrivals(requests: pl.DataFrame) -> dict[int, Arrivals]:
     return {key[0]: _fullest(part) for key, part in parts.items() if len(part) >= MIN_ARRIVALS}
 
 
-def _fullest(ordered: pl.DataFrame) -> Arrivals:
+def counted_windows(ordered: pl.DataFrame, window_s: float) -> pl.DataFrame:
+    """Arrivals in the window that begins with each: `at`, `line`, `inside`, what is `usual` around it, `stands_out`.
+
+    Frame in: Requests of one source in order of arrival.
+    """
     at = ordered["arrival_s"]
-    inside = at.search_sorted(at + WINDOW_S, side="left").cast(pl.Int64) - at.search_sorted(at, side="left").cast(
-        pl.Int64
-    )
-    near = at.search_sorted(at + WINDOW_S + AROUND_S, side="left").cast(pl.Int64) - at.search_sorted(
-        at - AROUND_S, side="left"
-    ).cast(pl.Int64)
+
+    def before(moments: pl.Series) -> pl.Series:
+        return at.search_sorted(moments, side="left").cast(pl.Int64)
+
+    inside = before(at + window_s) - before(at)
+    near = before(at + window_s + AROUND_S) - before(at - AROUND_S)
     first, last = float(at[0]), float(at[-1])
-    seen_s = pl.min_horizontal(pl.col("at") + WINDOW_S + AROUND_S, last) - pl.max_horizontal(
+    seen_s = pl.min_horizontal(pl.col("at") + window_s + AROUND_S, last) - pl.max_horizontal(
         pl.col("at") - AROUND_S, first
     )
-    rest_s = seen_s - WINDOW_S
-    usual = pl.when(rest_s > 0).then((pl.col("near") - pl.col("inside")) * WINDOW_S / rest_s).otherwise(0.0)
-    windows = pl.DataFrame({"at": at, "inside": inside, "near": near, "line": ordered["line"]}).with_columns(
-        usual=usual
-    )
+    usual = pl.when(seen_s > window_s).then((pl.col("near") - pl.col("inside")) * window_s / (seen_s - window_s))
+    windows = pl.DataFrame({"at": at, "inside": inside, "near": near, "line": ordered["line"]})
     mean = pl.col("usual").clip(lower_bound=0.1)
     log_chance = pl.col("inside") - mean - pl.col("inside") * (pl.col("inside") / mean).log()
-    bursts = windows.filter(
+    stands_out = (
         (pl.col("inside") >= BURST_COUNT)
         & (pl.col("inside") >= BURST_FACTOR * pl.col("usual"))
         & (log_chance < math.log(CHANCE / len(windows)))
     )
+    return windows.with_columns(usual=usual.otherwise(0.0)).with_columns(stands_out=stands_out).drop("near")
+
+
+def _fullest(ordered: pl.DataFrame) -> Arrivals:
+    windows = counted_windows(ordered, WINDOW_S)
+    bursts = windows.filter("stands_out")
     peak = (windows if bursts.is_empty() else bursts).sort("inside", "at", descending=[True, False]).row(0, named=True)
     apart = bursts.select((pl.col("at").diff().fill_null(math.inf) > WINDOW_S).sum()).item()
     return Arrivals(peak["inside"], peak["usual"], int(apart), peak["line"])

@@ -10,7 +10,7 @@ import dataframely as dy
 import numpy as np
 import polars as pl
 
-from infer_diag.attribution.arrivals import AROUND_S, BURST_COUNT, BURST_FACTOR, CHANCE, MIN_ARRIVALS
+from infer_diag.attribution.arrivals import BURST_FACTOR, MIN_ARRIVALS, counted_windows
 from infer_diag.attribution.cost.jackknife import effective_count
 from infer_diag.attribution.intervals import MICROSECONDS, clock_tick
 from infer_diag.attribution.quantiles import median
@@ -75,7 +75,8 @@ def bursts_seen(recording: Recording) -> BurstsSeen:
             / MICROSECONDS
         )
         resolutions.append(BINS * tick_s)
-        found.append(_of_source(part, max(SHORTEST_S, BINS * tick_s)))
+        window_s = max(SHORTEST_S, BINS * tick_s)
+        found.append(_joined(part, counted_windows(part, window_s).filter("stands_out"), window_s))
     rows = pl.concat(found)
     return BurstsSeen(Bursts.validate(rows, cast=True), max(resolutions))
 
@@ -98,31 +99,6 @@ def burst_queueing(recording: Recording) -> Row:
 
 def _named(seen: BurstsSeen) -> str:
     return "1 burst" if len(seen.bursts) == 1 else f"{len(seen.bursts):,} bursts"
-
-
-def _of_source(ordered: pl.DataFrame, window_s: float) -> pl.DataFrame:
-    at = ordered["arrival_s"]
-
-    def before(moments: pl.Series) -> pl.Series:
-        return at.search_sorted(moments, side="left").cast(pl.Int64)
-
-    inside = before(at + window_s) - before(at)
-    near = before(at + window_s + AROUND_S) - before(at - AROUND_S)
-    first, last = float(at[0]), float(at[-1])
-    seen_s = pl.min_horizontal(pl.col("at") + window_s + AROUND_S, last) - pl.max_horizontal(
-        pl.col("at") - AROUND_S, first
-    )
-    usual = pl.when(seen_s > window_s).then((pl.col("near") - pl.col("inside")) * window_s / (seen_s - window_s))
-    windows = pl.DataFrame({"at": at, "inside": inside, "near": near, "line": ordered["line"]})
-    windows = windows.with_columns(usual=usual.otherwise(0.0))
-    mean = pl.col("usual").clip(lower_bound=0.1)
-    log_chance = pl.col("inside") - mean - pl.col("inside") * (pl.col("inside") / mean).log()
-    full = windows.filter(
-        (pl.col("inside") >= BURST_COUNT)
-        & (pl.col("inside") >= BURST_FACTOR * pl.col("usual"))
-        & (log_chance < math.log(CHANCE / len(windows)))
-    )
-    return _joined(ordered, full, window_s)
 
 
 def _joined(ordered: pl.DataFrame, full: pl.DataFrame, window_s: float) -> pl.DataFrame:
