@@ -258,6 +258,22 @@ def test_a_planted_burst_is_found_and_coarse_stamps_say_what_they_hide() -> None
     assert told.refusal and told.resolution_s == pytest.approx(4.0)
 
 
+def test_requests_of_a_burst_that_were_never_scheduled_are_no_wait_of_zero() -> None:
+    planted = np.sort(np.concatenate([np.arange(0.0, 300.0, 1.0), 150.0 + np.arange(60) * 0.01]))
+    whole = requests_at(planted, queue_s=2.0)
+    last = pl.when(pl.col("arrival_s").is_between(150.3, 150.7)).then(None).otherwise(pl.col("scheduled_s"))
+    cut = whole.replace(requests=whole.requests.with_columns(scheduled_s=last))
+    rows = [burst_row(each) for each in (whole, cut)]
+    assert rows[0]["status"] == "measured" and rows[1]["status"] == "bounded"
+    assert rows[1]["engine_s"] < rows[0]["engine_s"] and "at least" in rows[1]["basis"]
+
+
+def burst_row(recording: Recording) -> dict[str, object]:
+    steps = run(rate=12.0).recording
+    told = throughput_loss(recording.replace(engine_steps=steps.engine_steps, sources=steps.sources))
+    return told.parts.row(by_predicate=pl.col("part") == "burst_queueing", named=True)
+
+
 def cheapest(values: np.ndarray, price: float, least: int) -> tuple[float, list[int]]:
     """The least cost of any segmentation, and its begins: every one is tried."""
     best: list[tuple[float, list[int]]] = [(-price, [])]

@@ -79,6 +79,7 @@ class Bursts(dy.Schema):
     request_count = dy.UInt32(description="that arrive in it")
     usual_count = dy.Float64(description="that are usual in as long a time around it")
     queue_s = dy.Float64(nullable=True, description="request-seconds that these wait before they are scheduled")
+    untold_count = dy.UInt32(description="of these, requests whose schedule is not told, which `queue_s` leaves out")
     line = dy.UInt32(description="evidence: its first request")
 
 

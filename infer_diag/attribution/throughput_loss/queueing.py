@@ -94,6 +94,10 @@ def burst_queueing(recording: Recording) -> Row:
         basis = f"{_named(seen)}; when their requests are scheduled the log does not tell; {limit}"
         return Row("burst_queueing", None, None, None, "not_identifiable", False, basis)
     basis = f"request-seconds of {_named(seen)}; {limit}"
+    untold = int(seen.bursts["untold_count"].sum())
+    if untold:
+        basis = f"at least: {untold:,} requests in bursts do not tell when they are scheduled; {basis}"
+        return Row("burst_queueing", float(waited.sum()), float(waited.sum()), None, "bounded", False, basis)
     return Row("burst_queueing", float(waited.sum()), None, None, "measured", False, basis)
 
 
@@ -125,6 +129,7 @@ def _joined(ordered: pl.DataFrame, full: pl.DataFrame, window_s: float) -> pl.Da
         pl.Series("request_count", [len(each) for each in held], pl.UInt32),
         usual_count=pl.col("usual_s") * (pl.col("end_s") - pl.col("begin_s")),
         queue_s=pl.Series(sums, dtype=pl.Float64),
+        untold_count=pl.Series([each["queue"].null_count() for each in held], dtype=pl.UInt32),
         line="line",
     )
 
