@@ -175,7 +175,7 @@ def test_panels_show_text_and_tables_of_it(found: Diagnosis) -> None:
     for panel in panels(found):
         bundle = panel._repr_mimebundle_()
         assert not hostile.faults(bundle["text/plain"])
-        page = Tags(bundle.get("text/html", ""))
+        page = Tags(dataclasses.replace(panel, figure=None)._repr_mimebundle_().get("text/html", ""))
         allowed = {"b", "p", "br", "pre", "table", "thead", "tbody", "tr", "td", "th"}
         assert {tag for tag, _ in page.tags} <= allowed
         assert {name for _, names in page.tags for name in names} <= {"style"}
