@@ -366,7 +366,7 @@ def built(lines: list[tuple[str, str, int, float, str | None]], shift: int = 0) 
     return log
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(marks)
 def test_slices_add_up_to_the_span_to_the_microsecond(lines: list[tuple[str, str, int, float, str | None]]) -> None:
     recording = built(lines).recording()

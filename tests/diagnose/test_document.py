@@ -218,7 +218,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_the_document_does_not_depend_on_the_order_of_rows(
     points: list[tuple[int, int, int, float]], random: Any
 ) -> None:

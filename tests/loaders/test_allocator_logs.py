@@ -202,7 +202,7 @@ def test_a_retry_that_is_no_failure_is_none(tmp_path: Path) -> None:
     assert load(written(tmp_path / "a.log", tried + BFC)).ooms["requested_bytes"].to_list() == [536870912.0]
 
 
-slow = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @slow

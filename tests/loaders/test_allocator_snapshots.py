@@ -386,7 +386,7 @@ odd = st.one_of(
 KEYS = ("action", "addr", "size", "stream", "time_us", "frames", "device_free", "state", "blocks", "address", "device")
 SIZES = ("total_size", "requested_size", "segment_type", "segment_pool_id", "is_expandable", "history")
 loose = st.dictionaries(st.sampled_from(KEYS + SIZES), odd, max_size=8)
-slow = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def diagnosed(path: Path) -> None:

@@ -220,7 +220,7 @@ def test_what_is_no_number_is_no_value(tmp_path: Path, value: str) -> None:
 LABELS = st.text(st.characters(codec="utf-8", exclude_characters="\n\r", exclude_categories=["Cs", "Cc"]), max_size=30)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LABELS, LABELS)
 def test_escaped_labels_do_no_harm(tmp_path: Path, one: str, other: str) -> None:
     escaped = [text.replace("\\", "\\\\").replace('"', '\\"') for text in (one, other)]
@@ -236,7 +236,7 @@ def histogram(buckets: list[tuple[float, int]], total: float) -> dict[str, float
     return {f"{name}_sum": total, f"{name}_count": sum(count for _, count in buckets)}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(0, 30, allow_subnormal=False), min_size=1, max_size=60))
 def test_the_bounds_hold_the_linear_quantile(tmp_path: Path, values: list[float]) -> None:
     limits = [0.3, 0.5, 1.0, 2.5, 10.0, float("inf")]
@@ -333,7 +333,7 @@ LINES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LINES | st.text(max_size=30), max_size=25), st.sampled_from(["prometheus", "dcgm-exporter"]))
 def test_any_text_is_read_or_refused(tmp_path: Path, lines: list[str], format: str) -> None:
     try:

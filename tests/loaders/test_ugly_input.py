@@ -21,7 +21,7 @@ FIXTURES = {
     "vllm in docker": "\n".join(written.vllm_lines(wrap=written.WRAPPERS["docker json-file"])).encode(),
     "sglang": "\n".join(written.SGLANG).encode(),
 }
-slow = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def diagnosed(path: Path, **options: object) -> dict[str, object] | None:
