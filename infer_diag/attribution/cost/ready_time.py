@@ -9,7 +9,7 @@ import polars as pl
 from infer_diag.attribution.cost.holds import Hold
 from infer_diag.attribution.cost.lanes import Lanes
 from infer_diag.attribution.cost.life import beside
-from infer_diag.attribution.cost.spread import overlaps, uncovered
+from infer_diag.attribution.cost.spread import disjoint, overlaps, uncovered
 from infer_diag.attribution.cost.stretches import INTERVAL, stretches
 from infer_diag.recording import Recording
 
@@ -39,8 +39,9 @@ def told_stretches(recording: Recording, told: Lanes, found: Sequence[Hold]) -> 
         for rows in _layers(recording, told, ready)
     ]
     pieces = []
-    for (lane,), mine in ready.partition_by("lane", as_dict=True).items():
-        free = mine
+    for (lane,), runs in ready.partition_by("lane", as_dict=True).items():
+        # Where a clock was set back, runs of one replica seem to overlap, and every sample would tell of all of them.
+        free = mine = disjoint(runs)
         for number, rows in enumerate(layers):
             own = rows.filter(pl.col("lane").is_null() | (pl.col("lane") == lane)).drop("lane")
             got = overlaps(own.with_columns(whole_end="end", stamp="begin"), free.with_columns(free_begin="begin"))

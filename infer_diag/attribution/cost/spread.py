@@ -70,11 +70,18 @@ def merged(intervals: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def disjoint(runs: pl.DataFrame) -> pl.DataFrame:
+    """Intervals in order of time, each without what an earlier one covers already; what is left of none is dropped."""
+    ordered = runs.sort("begin", maintain_order=True)
+    begin = pl.max_horizontal("begin", pl.col("end").cum_max().shift(1))
+    return ordered.with_columns(begin=begin).filter(pl.col("begin") < pl.col("end"))
+
+
 def uncovered(whole: pl.DataFrame, covers: pl.DataFrame) -> pl.DataFrame:
     """What of the stretches of `whole` no interval of `covers` covers; both `begin` and `end`."""
     if covers.is_empty() or whole.is_empty():
         return whole.select("begin", "end")
-    inside = merged(overlaps(whole.select("begin", "end"), covers.select("begin", "end")))
+    inside = merged(overlaps(whole.select("begin", "end"), merged(covers)))
     edges = pl.concat(
         [
             whole.select(time="begin", step=pl.lit(1)),
