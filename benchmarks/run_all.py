@@ -95,7 +95,8 @@ def main() -> None:
         folders = {"inputs": str(options.inputs), "made": made, "megabytes": str(options.megabytes)}
         for run in RUNS:
             print(run.script, file=sys.stderr, flush=True)
-            names = " ".join((run.script, *(Path(each.format(**folders)).name for each in run.arguments)))
+            shown = folders | {"made": "made"}
+            names = " ".join((run.script, *(Path(each.format(**shown)).name for each in run.arguments)))
             written.append(f"## `{names}`\n\n```\n{output(run, folders)}\n```\n")
             options.out.write_text("\n".join(written))
 
