@@ -12,7 +12,7 @@ import test_benchmark_results as results
 import test_envoy as envoy
 import test_loki as loki
 import test_trace_spans as traces
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from test_ugly_input import diagnosed, mutated
 
@@ -81,6 +81,7 @@ def test_every_format_has_a_fixture() -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 @some
+@example(seed=6521)
 @given(seed=st.integers(0, 2**32))
 def test_mutated_files(tmp_path: Path, name: str, seed: int) -> None:
     path = tmp_path / "file"

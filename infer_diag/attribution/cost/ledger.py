@@ -74,7 +74,7 @@ def observed(recording: Recording, facts: Facts | None = None) -> Observed:
         first, last = min(hold.begin for hold in found), max(hold.end for hold in found)
     else:
         first = last = recording.first_time or datetime(2000, 1, 1)
-    if not found or last <= first:
+    if not any(hold.end > hold.begin for hold in found):
         nothing = entries(recording, known, told, (), pl.DataFrame(), None, None, None)
         return Observed(CostWindows.create_empty(), 0.0, nothing, known, None, engine)
     width = width_us((last - first).total_seconds(), _spacing_s(recording))
