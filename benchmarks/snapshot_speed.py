@@ -15,16 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-MEASURED = """
-import json, resource, sys, time
-{imports}
-path = sys.argv[1]
-began = time.process_time()
-{code}
-spent = time.process_time() - began
-peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps([spent, peak_mib, [int(each) for each in found]]))
-"""
+from measuring import MEASURED
+
 PLAIN = """
 with open(path, "rb") as file:
     snapshot = pickle.load(file)
@@ -57,6 +49,7 @@ blocks = block_summary(recording).row(0, named=True)
 peak = allocator_peaks(recording).row(0, named=True)
 found = [blocks[name] for name in ("reserved_bytes", "allocated_bytes", "idle_bytes", "largest_free_bytes")]
 found += [peak[name] for name in ("peak_bytes", "alloc_count", "free_count", "oom_count")]
+found = [int(each) for each in found]
 """
 WAYS = {
     "plain pickle.load and loops": ("import pickle", PLAIN),

@@ -7,14 +7,13 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from served_pages import growing_page
 
 import infer_diag
 from infer_diag.cli import main
@@ -224,27 +223,14 @@ def test_a_diagnosis_in_text_loads_no_chart_and_no_notebook() -> None:
 @pytest.fixture
 def engine() -> Iterator[str]:
     """The address of an engine's metrics, whose counters grow with every scrape."""
-    asked: list[int] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(1)
-            labels = '{engine="0",model_name="m"}'
-            values = {"num_requests_running": 3, "generation_tokens_total": 100 * len(asked)}
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write("".join(f"vllm:{name}{labels} {value}\n" for name, value in values.items()).encode())
+    def page_of(count: int) -> bytes:
+        labels = '{engine="0",model_name="m"}'
+        values = {"num_requests_running": 3, "generation_tokens_total": 100 * count}
+        return "".join(f"vllm:{name}{labels} {value}\n" for name, value in values.items()).encode()
 
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/metrics"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with growing_page(page_of) as address:
+        yield address
 
 
 def test_a_watch_of_an_engine_ends_by_itself_and_keeps_what_it_saw(run: Command, engine: str, tmp_path: Path) -> None:

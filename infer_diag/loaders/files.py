@@ -9,7 +9,7 @@ import hashlib
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, cast
@@ -154,6 +154,28 @@ def _decompressed(raw: IO[bytes], digest: hashlib._Hash | None) -> IO[bytes]:
     if kind == "xz":
         return cast(IO[bytes], lzma.LZMAFile(source))
     return source
+
+
+def whole(file: LogFile, blocks: Iterable[bytes], limit: int, what: str, hint: str) -> bytes:
+    """All of the file's blocks as one, for what can only be read together.
+
+    Raises:
+        SourceError: they hold more than `limit` bytes; `what` says of which.
+    """
+    parts, size = [], 0
+    for block in blocks:
+        size += len(block)
+        if size > limit:
+            raise SourceError(f"{file.label} holds more than {limit >> 20:,} MiB {what}", hint=hint)
+        parts.append(block)
+    return b"".join(parts)
+
+
+def counted(blocks: Iterable[bytes], on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    """The blocks, with progress told after each."""
+    for block in blocks:
+        on_bytes(len(block))
+        yield block
 
 
 def _encoding(block: bytes) -> str | None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from infer_diag.errors import SourceError
-from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.files import LogFile, counted, whole
 from infer_diag.loaders.loader import Options
 
 SIZE_LIMIT = 512 << 20
@@ -122,17 +122,9 @@ def decoded(text: str) -> tuple[list[tuple[int, Any]], bool]:
 
 
 def _text(file: LogFile, options: Options) -> str:
-    parts, size = [], 0
-    for data in file.chunks():
-        options.on_bytes(len(data))
-        size += len(data)
-        if size > SIZE_LIMIT:
-            raise SourceError(
-                f"{file.label} holds more than {SIZE_LIMIT >> 20} MiB of JSON",
-                hint="export a shorter time range, or several files",
-            )
-        parts.append(data)
-    return b"".join(parts).decode("utf-8", "replace")
+    read = counted(file.chunks(), options.on_bytes)
+    hint = "export a shorter time range, or several files"
+    return whole(file, read, SIZE_LIMIT, "of JSON", hint).decode("utf-8", "replace")
 
 
 def _too_deep(file: LogFile) -> SourceError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from infer_diag.errors import SourceError
-from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.files import LogFile, counted, whole
 from infer_diag.loaders.json_documents import documents
 from infer_diag.loaders.loader import Options
 from infer_diag.loaders.text import stamps
@@ -105,17 +105,9 @@ def _in_order(rows: pl.DataFrame) -> bool:
 
 def _listed(file: LogFile, options: Options) -> pl.DataFrame:
     """Lines of `logcli --output=jsonl`."""
-    parts, size = [], 0
-    for data in file.chunks():
-        options.on_bytes(len(data))
-        size += len(data)
-        if size > _LARGEST_BYTES:
-            raise SourceError(
-                f"{file.label} holds more than {_LARGEST_BYTES >> 30} GiB newest first",
-                hint="query with logcli --forward, or a shorter time range",
-            )
-        parts.append(data)
-    return _stamped(_split(b"".join(parts)))
+    read = counted(file.chunks(), options.on_bytes)
+    hint = "query with logcli --forward, or a shorter time range"
+    return _stamped(_split(whole(file, read, _LARGEST_BYTES, "newest first", hint)))
 
 
 def _answered(file: LogFile, options: Options) -> pl.DataFrame:

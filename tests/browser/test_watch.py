@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from served_pages import growing_page
 
 from tests.browser.live_pages import (
     ARTEFACTS,
@@ -48,25 +47,8 @@ def page_of(count: int) -> bytes:
 @pytest.fixture(scope="module")
 def engine() -> Iterator[str]:
     """The address of metrics that change with every scrape."""
-    asked: list[int] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(1)
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(page_of(len(asked)))
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/metrics"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with growing_page(page_of) as address:
+        yield address
 
 
 def choose_one_with_lines(page: Page) -> None:

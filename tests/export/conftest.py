@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from served_pages import running
 
 import infer_diag as diag
 from infer_diag.diagnose import Diagnosis
@@ -45,12 +45,8 @@ class Collector:
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     made = Collector()
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    with running(made.server):
+        yield made
 
 
 @pytest.fixture(scope="session")

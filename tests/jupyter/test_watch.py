@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from served_pages import running
 
 from infer_diag.errors import DiagError, ProbeUnavailable, SourceError
 from infer_diag.watch import live, target, watching
@@ -92,13 +93,9 @@ class Server:
 def server() -> Iterator[Server]:
     """A server on loopback."""
     made = Server()
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    yield made
-    made.release.set()
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    with running(made.server):
+        yield made
+        made.release.set()
 
 
 def watched(url: str, folder: Path, clock: FakeClock, **options: Any) -> tuple[Any, list[Any]]:

@@ -204,6 +204,13 @@ def test_a_node_that_withholds_accelerators_is_found_in_either_form(tmp_path: Pa
         read(tmp_path, described.format(8), "healthy.txt")
 
 
+def test_a_count_that_cannot_be_read_is_not_none(tmp_path: Path) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}
+    amounts = {"cpu": "64", "nvidia.com/gpu": "many"}
+    with pytest.raises(SourceError):
+        read(tmp_path, json.dumps({**node, "status": {"capacity": amounts, "allocatable": amounts}}), "node.json")
+
+
 @pytest.mark.parametrize(
     ("line", "outcome"),
     [

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from infer_diag.charts.template import COLOURS
-from infer_diag.jupyter.explore.facts import Fact, fact
+from infer_diag.jupyter.explore.facts import Fact, extremes, fact
 from infer_diag.jupyter.explore.scene import Panel, Scene, panels_scene
 from infer_diag.jupyter.explore.serving_model import ServingModel
 from infer_diag.jupyter.explore.windows import Window, since, within
@@ -94,14 +94,7 @@ class DeviceModel:
             told = rows.drop_nulls(column)
             if told.is_empty():
                 continue
-            value = pl.col(column).cast(pl.Float64)
-            mean, least, most = told.select(
-                value.mean().alias("a"), value.min().alias("b"), value.max().alias("c")
-            ).row(0)
-            ends = (
-                told.select(pl.col("source_id", "line").get(value.arg_max())).row(0),
-                told.select(pl.col("source_id", "line").get(value.arg_min())).row(0),
-            )
+            (mean, least, most), ends = extremes(told, column)
             text = f"{_name(place)}, {words}: mean {written(mean)}, from {written(least)} to {written(most)}"
             note = f"{len(told):,} samples; the one with the most, and the one with the least"
             found.append(fact(self._recording, text, ends, note))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import polars as pl
 from jinja2 import Environment
 
 from infer_diag.recording import Recording
@@ -48,6 +49,15 @@ def fact(recording: Recording, text: str, rows: Iterable[tuple[int, int]] = (), 
     """The fact with the places of rows (`source_id`, `line`); rows without a line are left out."""
     places = dict.fromkeys(recording.evidence(source, line) for source, line in rows if line)
     return Fact(plain(text), tuple(places), note)
+
+
+def extremes(told: pl.DataFrame, column: str) -> tuple[tuple[float, float, float], list[tuple[int, int]]]:
+    """((mean, least, most) of a column without nulls, the rows with the most and the least as `source_id`, `line`)."""
+    value = pl.col(column).cast(pl.Float64)
+    mean, least, most = told.select(value.mean().alias("a"), value.min().alias("b"), value.max().alias("c")).row(0)
+    place = pl.col("source_id", "line")
+    ends = [told.select(place.get(at)).row(0) for at in (value.arg_max(), value.arg_min())]
+    return (mean, least, most), ends
 
 
 def grown(recording: Recording) -> Recording:

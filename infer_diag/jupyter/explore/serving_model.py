@@ -13,7 +13,7 @@ from infer_diag.attribution.requests import told_once
 from infer_diag.attribution.streams import counted_once
 from infer_diag.attribution.timeline import serving_timeline
 from infer_diag.charts.template import COLOURS, file_name
-from infer_diag.jupyter.explore.facts import Fact, fact
+from infer_diag.jupyter.explore.facts import Fact, extremes, fact
 from infer_diag.jupyter.explore.scene import Panel, Scene, panels_scene
 from infer_diag.jupyter.explore.windows import Window, origin_of, requests_of, since, within
 from infer_diag.recording import Recording
@@ -213,18 +213,10 @@ class ServingModel:
             told = samples.drop_nulls(column)
             if told.is_empty():
                 continue
-            value = pl.col(column).cast(pl.Float64)
-            mean, least, most = told.select(
-                value.mean().alias("a"), value.min().alias("b"), value.max().alias("c")
-            ).row(0)
-            places = told.select(
-                pl.col("source_id", "line").gather(pl.concat_list(value.arg_max(), value.arg_min()).explode())
-            )
+            (mean, least, most), ends = extremes(told, column)
             written = format_ratio if column.endswith("_ratio") else format_count
             text = f"{name}: mean {written(mean)}, from {written(least)} to {written(most)} ({len(told):,} samples)"
-            found.append(
-                fact(self._recording, text, places.rows(), "the sample with the most, and the one with the least")
-            )
+            found.append(fact(self._recording, text, ends, "the sample with the most, and the one with the least"))
         return found
 
     def _preemptions(self, window: Window) -> list[Fact]:

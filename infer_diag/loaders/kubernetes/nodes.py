@@ -52,7 +52,7 @@ def node_object(item: dict[str, Any], line: int) -> dict[str, Any] | None:
     status = item.get("status")
     told = [status.get(name) for name in ("allocatable", "capacity")] if isinstance(status, dict) else []
     counts = [_accelerators(amounts) for amounts in told if isinstance(amounts, dict) and amounts]
-    if not counts:
+    if not counts or counts[0] is None:
         return None
     meta = item.get("metadata")
     name = meta.get("name") if isinstance(meta, dict) else None
@@ -60,10 +60,12 @@ def node_object(item: dict[str, Any], line: int) -> dict[str, Any] | None:
     return {"line": line, "node": str(name) if name is not None else None, "gpus": counts[0], "registered": registered}
 
 
-def _accelerators(amounts: dict[str, Any]) -> int:
+def _accelerators(amounts: dict[str, Any]) -> int | None:
+    """The sum over accelerator resources; null where one of their amounts is no number, which is not to have none."""
     named = pl.DataFrame({"resource": list(map(str, amounts)), "amount": list(map(str, amounts.values()))})
     found = named.filter(pl.col("resource").str.contains(f"^{GPU_RESOURCE}"))
-    return int(found["amount"].cast(pl.Int64, strict=False).sum())
+    told = found["amount"].cast(pl.Int64, strict=False)
+    return None if told.null_count() else int(told.sum())
 
 
 def node_incidents(nodes: pl.DataFrame) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import Any
 import zstandard
 
 from infer_diag.errors import SourceError
-from infer_diag.loaders.files import LogFile
+from infer_diag.loaders.files import LogFile, counted, whole
 from infer_diag.loaders.json_documents import SIZE_LIMIT
 from infer_diag.loaders.loader import Options
 
@@ -34,17 +34,8 @@ def messages(file: LogFile, options: Options) -> list[bytes]:
     Raises:
         SourceError: the file is too large, or a message that was compressed is.
     """
-    parts, size = [], 0
-    for block in file.blocks():
-        options.on_bytes(len(block))
-        size += len(block)
-        if size > SIZE_LIMIT:
-            raise SourceError(
-                f"{file.label} holds more than {SIZE_LIMIT >> 20} MiB of protobuf",
-                hint="let the collector rotate its files (rotation: max_megabytes)",
-            )
-        parts.append(block)
-    data = b"".join(parts)
+    read = counted(file.blocks(), options.on_bytes)
+    data = whole(file, read, SIZE_LIMIT, "of protobuf", "let the collector rotate its files (rotation: max_megabytes)")
     return [_opened(message, file) for message in _split(data, file)]
 
 
