@@ -75,7 +75,8 @@ def open_notebook(browser: Browser, address: str, *, dark: bool = False, width: 
 
 
 def run_all(page: Page) -> None:
-    """Runs every cell without waiting for the last one."""
+    """Runs every cell without waiting for the last one; what an earlier run left is no answer of this one."""
+    page.evaluate("jupyterapp.commands.execute('notebook:clear-all-cell-outputs').then(() => null)")
     page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
 
 
