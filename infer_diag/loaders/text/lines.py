@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -39,40 +38,32 @@ class Chunk:
 
     def __init__(self, data: bytes, first_line: int, wrap: Wrap | None = None) -> None:
         self.first_line = first_line
-        self.line_count = data.count(b"\n") + (not data.endswith(b"\n"))
-        self._data = data
-        self._joined: pl.DataFrame | None = None
-        if wrap is not None:
-            self._joined = _unwrapped(self._filtered(pl.lit(True)), wrap)
+        lines = _bounded(_read(data, first_line))
+        self.line_count = lines.height
+        self._lines = lines if wrap is None else _unwrapped(lines, wrap)
 
-    def _scan(self) -> pl.LazyFrame:
-        return pl.scan_lines(
-            io.BytesIO(self._data), name="text", row_index_name="line", row_index_offset=self.first_line
-        )
+    @property
+    def size_bytes(self) -> int:
+        """What the lines take of memory, which exceeds their text by far where most are empty."""
+        return int(self._lines.estimated_size())
 
     def matching(self, pattern: str) -> pl.DataFrame:
         """The lines that hold a match: `line`, `text`."""
-        return self._filtered(pl.col("text").str.contains(pattern))
+        return self._lines.filter(pl.col("text").str.contains(pattern))
 
     def between(self, ranges: Sequence[tuple[int, int]]) -> pl.DataFrame:
-        """The lines whose number lies in one of the ranges (both ends included): `line`, `text`."""
-        if not ranges:
-            return pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
-        wanted = np.zeros(self.line_count, bool)
-        for low, high in ranges:
-            wanted[max(low - self.first_line, 0) : high - self.first_line + 1] = True
-        numbers = pl.Series("line", np.flatnonzero(wanted) + self.first_line, dtype=pl.UInt32)
-        return self._filtered(pl.col("line").is_in(numbers.implode()))
+        """The lines whose number lies in one of the ascending ranges (both ends included): `line`, `text`."""
+        numbers = self._lines["line"]
+        edges = [(numbers.search_sorted(low), numbers.search_sorted(high, side="right")) for low, high in ranges]
+        return pl.concat([self._lines.clear(), *[self._lines.slice(begin, end - begin) for begin, end in edges]])
 
-    def _filtered(self, wanted: pl.Expr) -> pl.DataFrame:
-        if self._joined is not None:
-            return _bounded(self._joined.filter(wanted))
-        try:
-            return _bounded(self._scan().filter(wanted).collect(engine="streaming"))
-        except pl.exceptions.ComputeError:
-            # polars checks the encoding while it reads; only a chunk that fails there pays for the repair.
-            self._data = self._data.decode("utf-8", "replace").encode()
-            return _bounded(self._scan().filter(wanted).collect(engine="streaming"))
+
+def _read(data: bytes, first_line: int) -> pl.DataFrame:
+    try:
+        return pl.read_lines(data, name="text", row_index_name="line", row_index_offset=first_line)
+    except pl.exceptions.ComputeError:
+        # polars checks the encoding while it reads; only a chunk that fails there pays for the repair.
+        return _read(data.decode("utf-8", "replace").encode(), first_line)
 
 
 def _bounded(lines: pl.DataFrame) -> pl.DataFrame:

@@ -36,12 +36,9 @@ class Needles:
 
     def held(self, lines: pl.DataFrame) -> pl.DataFrame:
         """The lines that do hold a literal, with `start`: whether it is one of start-up."""
-        start = lines["text"].str.contains(self._of_start).alias("start")
-        return lines.with_columns(start).filter(start | lines["text"].str.contains(any_of(self._serving)))
-
-    @cached_property
-    def _of_start(self) -> str:
-        return any_of(self._start)
+        # An automaton of all literals takes half the time of a pattern as soon as those are many.
+        start = lines["text"].str.contains_any(_typed(self._start)).alias("start")
+        return lines.with_columns(start).filter(start | lines["text"].str.contains_any(_typed(self._serving)))
 
 
 def shared_parts(literals: tuple[str, ...], common: tuple[str, ...]) -> list[str]:
@@ -64,6 +61,11 @@ def shared_parts(literals: tuple[str, ...], common: tuple[str, ...]) -> list[str
         chosen.append(best)
         left -= held_by.pop(best)
     return [*chosen, *sorted(left)]
+
+
+def _typed(literals: tuple[str, ...]) -> pl.Expr:
+    """The literals as one list; without a type an empty one would be refused."""
+    return pl.lit(pl.Series([literals], dtype=pl.List(pl.String)))
 
 
 def any_of(literals: Iterable[str]) -> str:

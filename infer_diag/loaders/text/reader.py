@@ -14,7 +14,7 @@ from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.clock import FileClock
 from infer_diag.loaders.text.lines import Chunk, Wrap, wrapping
-from infer_diag.loaders.text.needles import Needles, any_of
+from infer_diag.loaders.text.needles import Needles
 from infer_diag.loaders.text.partials import whole_lines
 from infer_diag.loaders.text.records import ATTRIBUTES, records
 
@@ -24,9 +24,8 @@ _CONTEXT_LINES = 5000
 _EDGE_LINES = 50
 """Lines at either end of such surroundings that are read; one of them will carry a stamp."""
 
-_BATCH_BYTES = 24 << 20
-_CHUNKS_HELD = 8
-"""So much text is taken apart together: each time costs some milliseconds, however little it is."""
+_BATCH_BYTES = 96 << 20
+"""So much text is taken apart together: each time costs a tenth of a second, however little it is."""
 
 _UNSTAMPED_BEGIN = (
     r"(?:srv|slot|que|main) +[a-z_]+: |main: |[a-z0-9]+(?:_[a-z0-9]+)+ ?: |(?:prompt eval|eval|total) time +="
@@ -90,7 +89,9 @@ class Batch:
         )
         loose = read.filter(key).with_columns(pl.col("_g").struct.unnest()).drop("_g", "part")
         known = self.dense.get(rule.name)
-        return (loose if known is None else pl.concat([known, loose], how="diagonal").sort("line")), damaged
+        if known is None or loose.is_empty():
+            return (loose if known is None else known), damaged
+        return pl.concat([known, loose], how="diagonal").sort("line"), damaged
 
     def timeline(self) -> pl.DataFrame:
         """`line` and `time` of every stamped record, in the order of the file."""
@@ -115,32 +116,31 @@ class TextReader:
 
     def batches(self) -> Iterator[Batch]:
         """Timed records, piece after piece; where few lines matter, those of several chunks go together."""
-        held: list[tuple[Chunk, pl.DataFrame]] = []
+        held: list[Chunk] = []
         for number, data in enumerate(whole_lines(self.file.chunks())):
             if number == 0:
                 self.wrap = _sniffed_wrap(data)
             self.on_bytes(len(data))
             self.ends_mid_line = not data.endswith(b"\n")
-            chunk = Chunk(data, self.lines + 1, self.wrap)
-            held.append((chunk, chunk.matching(self._needles.likely)))
-            self.lines += chunk.line_count
-            if len(held) == _CHUNKS_HELD or sum(text.estimated_size() for _, text in held) >= _BATCH_BYTES:
+            held.append(Chunk(data, self.lines + 1, self.wrap))
+            self.lines += held[-1].line_count
+            if sum(chunk.size_bytes for chunk in held) >= _BATCH_BYTES:
                 yield self._batch(held)
                 held = []
         if held:
             yield self._batch(held)
 
-    def _batch(self, held: list[tuple[Chunk, pl.DataFrame]]) -> Batch:
-        dense, heads, others = self._divided(pl.concat([text for _, text in held]))
+    def _batch(self, held: list[Chunk]) -> Batch:
+        dense, heads, others = self._divided(pl.concat([chunk.matching(self._needles.likely) for chunk in held]))
         told = self._needles.held(others)
         start = told.filter("start")["line"]
         lines = pl.concat([told["line"], *[rows["line"] for rows in dense.values()]]).sort()
-        context = pl.concat([chunk.between(_start_regions(lines, start, chunk)) for chunk, _ in held])
+        context = pl.concat([chunk.between(_start_regions(lines, start, chunk)) for chunk in held])
         self.cut_lines += _cut_lines(pl.concat([told.filter("start").drop("start"), context]))
         thorough = pl.concat([told.drop("start"), context]).unique("line", keep="first").sort("line")
         frames = {"": records(thorough)} | heads
         timed = {name: self.identify(frame) for name, frame in self.clock.timed(frames).items()}
-        return Batch(timed.pop(""), _attached(dense, timed))
+        return Batch(timed.pop(""), {name: _attached(rows, timed[name]) for name, rows in dense.items()})
 
     @cached_property
     def _needles(self) -> Needles:
@@ -151,49 +151,64 @@ class TextReader:
         """Dense rows by rule, their distinct heads by rule, and the lines that go the thorough way."""
         dense: dict[str, pl.DataFrame] = {}
         heads: dict[str, pl.DataFrame] = {}
-        if not self.format.dense:
-            return dense, heads, text
-        first = text["text"].str.extract(f"({any_of([rule.needle for rule in self.format.dense])})")
-        rest = [text.filter(first.is_null())]
+        rest = []
         for rule in self.format.dense:
-            mine = text.filter(first == rule.needle)
+            found = text.with_columns(pl.col("text").str.find(rule.needle, literal=True).alias("at"))
+            mine, text = found.filter(pl.col("at").is_not_null()), found.filter(pl.col("at").is_null()).drop("at")
             if mine.is_empty():
                 continue
             dense[rule.name], heads[rule.name], misfits = _dense(mine, rule)
             rest.append(misfits)
-        return dense, heads, pl.concat(rest)
+        return dense, heads, pl.concat([text, *rest])
 
 
 def _dense(lines: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """(rows with the rule's groups and their head's text, the distinct heads peeled, lines that do not fit)."""
-    halves = lines.with_columns(
-        pl.col("text").str.splitn(rule.needle, 2).struct.rename_fields(["head", "rest"]).alias("_h")
+    """(rows with the rule's groups and the number of their head, the distinct heads peeled, lines that do not fit).
+
+    `lines` has the columns `line`, `text` and `at`, where in the text the needle begins, in bytes.
+    """
+    text = pl.col("text").cast(pl.Binary)
+    halves = lines.select(
+        "line",
+        "text",
+        text.bin.slice(0, pl.col("at")).cast(pl.String).alias("head"),
+        text.bin.slice(pl.col("at") + len(rule.needle.encode())).cast(pl.String).alias("rest"),
     )
-    halves = halves.select("line", "text", pl.col("_h").struct.field("head"), pl.col("_h").struct.field("rest"))
     if rule.variable_tail:
         halves = halves.with_columns(pl.col("head").str.replace(f"{rule.variable_tail}$", ""))
-    distinct = halves.select("head", "line").unique("head", keep="first", maintain_order=True)
+    heads, numbers = _heads(halves, rule)
+    read = _matched(halves.with_columns(numbers).drop("line", "text"), rule)
+    fits = read[_first_group(rule)].is_not_null() & numbers.is_not_null()
+    read = read.insert_column(0, halves["line"])
+    return read.filter(fits), heads, halves.filter(~fits).select("line", "text")
+
+
+def _heads(halves: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.Series]:
+    """(the distinct heads as records that hold no more than the needle, for each line the number of its head).
+
+    The number is null where something else stands before the needle.
+    """
+    # Neighbours mostly share their head, and comparing two is cheaper than looking one up.
+    begins = halves.select((pl.col("head") != pl.col("head").shift(1)).fill_null(True)).to_series()
+    runs = halves.select("line", "head").filter(begins)
+    distinct = runs.unique("head", keep="first", maintain_order=True)
     # With the needle as its message a head looks like a whole record, which takes the short way through the prefixes.
     whole = prefixes.clean(pl.col("head") + rule.needle).alias("text")
     peeled = prefixes.split_at_engine_stamp(distinct.with_columns(whole))
     message = f"^(?:{rule.tag})?{re.escape(rule.needle.rstrip())}$"
     plain = peeled.filter(pl.col("message").str.contains(message) & ~pl.col("head").str.contains("\r", literal=True))
-    read = _matched(halves, rule)
-    fits = pl.col(_first_group(rule)).is_not_null() & pl.col("head").is_in(plain["head"].implode())
-    return (
-        read.filter(fits).drop("text"),
-        plain.select("line", "head", "message", *ATTRIBUTES),
-        read.filter(~fits).select("line", "text"),
-    )
+    plain = plain.with_row_index("number")
+    numbers = runs.join(plain.select("head", "number"), on="head", how="left", maintain_order="left")["number"]
+    return plain.select("number", "line", "message", *ATTRIBUTES), numbers.gather(begins.cum_sum() - 1)
 
 
 def _matched(halves: pl.DataFrame, rule: DenseRule) -> pl.DataFrame:
-    """The groups of the rule's pattern in place of `rest`."""
+    """The groups of the rule's pattern in place of `head` and `rest`."""
     groups = pl.col("rest").str.extract_groups(prefixes.ascii_classes(rule.pattern)).alias("_g")
     if not rule.repeats:
-        return halves.with_columns(groups).unnest("_g").drop("rest")
+        return halves.select("number", groups).unnest("_g")
     texts = halves.select(pl.col("rest").unique()).with_columns(groups).unnest("_g")
-    return halves.join(texts, on="rest", how="left", maintain_order="left").drop("rest")
+    return halves.select("number", "rest").join(texts, on="rest", how="left", maintain_order="left").drop("rest")
 
 
 def _first_group(rule: DenseRule) -> str:
@@ -201,16 +216,12 @@ def _first_group(rule: DenseRule) -> str:
     return next(iter(re.compile(rule.pattern).groupindex))
 
 
-_OF_HEADS = ("line", *(name for name in ATTRIBUTES if name not in ("outer", "inner", "rank")))
+_OF_HEADS = ("number", "line", *(name for name in ATTRIBUTES if name not in ("outer", "inner", "rank")))
 
 
-def _attached(dense: dict[str, pl.DataFrame], heads: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    return {
-        name: rows.join(heads[name].drop(_OF_HEADS, strict=False), on="head", how="left", maintain_order="left").drop(
-            "head"
-        )
-        for name, rows in dense.items()
-    }
+def _attached(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
+    """The rows with what their head tells in place of its number, which is its place among the heads."""
+    return rows.drop("number").hstack(heads.drop(_OF_HEADS, strict=False)[rows["number"]])
 
 
 def _start_regions(told: pl.Series, start: pl.Series, chunk: Chunk) -> list[tuple[int, int]]:
