@@ -29,6 +29,8 @@ HASHED_BYTES = 256 << 20
 EXPANSION_LIMIT = 2000
 """A compressed log shrinks 10 to 100 times; beyond this factor the archive is made to exhaust memory or patience."""
 
+_TAIL_BYTES = 1 << 14
+
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
 _SKIPPED_SUFFIXES = {".png", ".jpg", ".html", ".ipynb", ".py", ".pyc", ".so", ".whl", ".zip", ".tar"}
 
@@ -69,8 +71,8 @@ class LogFile:
                 held += len(block)
                 continue
             end = end or len(block)
-            # One copy per chunk: the rest of the one before and the view up to the last line break.
-            yield b"".join((*rest, memoryview(block)[:end]))
+            # One copy per chunk at most: the rest of the one before and the view up to the last line break.
+            yield b"".join((*rest, memoryview(block)[:end])) if rest or end < len(block) else block
             rest = [block[end:]] if end < len(block) else []
             held = len(block) - end
         if rest:
@@ -94,7 +96,7 @@ class LogFile:
         expanded = 0
         with _open(self.path) as raw:
             stream = _decompressed(raw, digest)
-            while block := self._block(stream, limit):
+            while block := self._block(stream, limit, seekable=stream is raw):
                 expanded += len(block)
                 if self.size_bytes and expanded > max(self.size_bytes * EXPANSION_LIMIT, 1 << 30):
                     raise SourceError(
@@ -105,12 +107,13 @@ class LogFile:
             if digest is not None:
                 self.sha256 = digest.hexdigest()
 
-    def _block(self, stream: IO[bytes], limit: int) -> bytes:
+    def _block(self, stream: IO[bytes], limit: int, *, seekable: bool) -> bytes:
         """About `limit` bytes; what a damaged archive gives before it breaks off is kept."""
         read = getattr(stream, "read1", stream.read)
         pieces: list[bytes] = []
         size = 0
         try:
+            limit = _up_to_a_line(stream, limit) if seekable else limit
             while size < limit and not self.cut and (piece := read(limit - size)):
                 pieces.append(piece)
                 size += len(piece)
@@ -118,6 +121,16 @@ class LogFile:
             self.cut = True
             self.notes.append(f"the compressed data breaks off ({type(error).__name__})")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _up_to_a_line(stream: IO[bytes], limit: int) -> int:
+    """How much to read so that the last line is whole: what ends elsewhere is copied once more."""
+    here = stream.tell()
+    tail = min(limit, _TAIL_BYTES)
+    stream.seek(here + limit - tail)
+    end = stream.read(tail).rfind(b"\n") + 1
+    stream.seek(here)
+    return limit - tail + end if end else limit
 
 
 class _Hashing(io.RawIOBase):

@@ -11,7 +11,8 @@ from infer_diag.loaders.engine_log import Engine, Frames, replica
 from infer_diag.loaders.loader import Loader
 from infer_diag.loaders.observations import BAR, StartRule
 from infer_diag.loaders.sniff import Signature
-from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
+from infer_diag.loaders.text.dense import DenseRule
+from infer_diag.loaders.text.reader import Batch, TextFormat
 from infer_diag.loaders.vllm import RESPONSES, answered
 
 STATISTICS = DenseRule(

@@ -11,7 +11,8 @@ from infer_diag.loaders.engine_log import REPLICA_PARTS, Engine, Frames, replica
 from infer_diag.loaders.loader import Loader
 from infer_diag.loaders.sniff import Signature
 from infer_diag.loaders.text import prefixes
-from infer_diag.loaders.text.reader import Batch, DenseRule, TextFormat
+from infer_diag.loaders.text.dense import DenseRule
+from infer_diag.loaders.text.reader import Batch, TextFormat
 from infer_diag.loaders.vllm_configuration import NEEDLES as CONFIGURATION
 from infer_diag.loaders.vllm_configuration import configured, deployed
 from infer_diag.loaders.vllm_rules import RULES

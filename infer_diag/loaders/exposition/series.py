@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import polars as pl
-from prometheus_client.parser import text_string_to_metric_families
 
 from infer_diag.loaders.exposition.families import MEANINGS
 
@@ -39,6 +38,9 @@ _PARALLEL = ("engine", "dp_rank")
 
 def read_series(texts: Iterable[str]) -> tuple[pl.DataFrame, list[str]]:
     """(rows of SERIES of the texts `name{labels}` that mean something, texts that are no series)."""
+    # The client brings a web server along; who diagnoses a text log should not wait for it.
+    from prometheus_client.parser import text_string_to_metric_families
+
     rows, damaged = [], []
     for text in texts:
         try:

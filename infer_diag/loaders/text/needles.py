@@ -16,6 +16,11 @@ import polars as pl
 _PART_CHARS = 6
 """Length of the shared parts: shorter ones stand in too many lines, longer ones are shared by too few literals."""
 
+_VAIN_LINES = 1_000
+_SHAPES = 100
+_SHAPE_CHARS = 300
+"""After so many lines that were found in vain, so many of their texts, up to so many characters, are avoided."""
+
 _NEVER = "$."
 """What no line matches."""
 
@@ -34,11 +39,23 @@ class Needles:
         """A pattern that all lines match that hold a literal, and few others."""
         return any_of([*shared_parts(self._start, self._common), *self._serving])
 
-    def held(self, lines: pl.DataFrame) -> pl.DataFrame:
-        """The lines that do hold a literal, with `start`: whether it is one of start-up."""
-        # An automaton of all literals takes half the time of a pattern as soon as those are many.
-        start = lines["text"].str.contains_any(_typed(self._start)).alias("start")
-        return lines.with_columns(start).filter(start | lines["text"].str.contains_any(_typed(self._serving)))
+    def held(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """(the lines that do hold a literal, with `start`: whether it is one of start-up; the others)."""
+        start = lines["text"].str.contains(self._of_start).alias("start")
+        told = start | lines["text"].str.contains(any_of(self._serving))
+        return lines.with_columns(start).filter(told), lines.filter(~told)
+
+    def avoid(self, lines: pl.DataFrame) -> None:
+        """Looks from here on for no part that these lines hold, which hold no literal: a log repeats itself."""
+        if len(lines) < _VAIN_LINES:
+            return
+        shapes = lines["text"].str.slice(0, _SHAPE_CHARS).str.replace_all("[0-9]+", "0").unique(maintain_order=True)
+        self._common += tuple(shapes.head(_SHAPES))
+        self.__dict__.pop("likely", None)
+
+    @cached_property
+    def _of_start(self) -> str:
+        return any_of(self._start)
 
 
 def shared_parts(literals: tuple[str, ...], common: tuple[str, ...]) -> list[str]:
@@ -61,11 +78,6 @@ def shared_parts(literals: tuple[str, ...], common: tuple[str, ...]) -> list[str
         chosen.append(best)
         left -= held_by.pop(best)
     return [*chosen, *sorted(left)]
-
-
-def _typed(literals: tuple[str, ...]) -> pl.Expr:
-    """The literals as one list; without a type an empty one would be refused."""
-    return pl.lit(pl.Series([literals], dtype=pl.List(pl.String)))
 
 
 def any_of(literals: Iterable[str]) -> str:

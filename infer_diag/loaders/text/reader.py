@@ -13,10 +13,11 @@ import polars as pl
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.text import prefixes
 from infer_diag.loaders.text.clock import FileClock
+from infer_diag.loaders.text.dense import DenseRule, attached, divided
 from infer_diag.loaders.text.lines import Chunk, Wrap, wrapping
 from infer_diag.loaders.text.needles import Needles
 from infer_diag.loaders.text.partials import whole_lines
-from infer_diag.loaders.text.records import ATTRIBUTES, records
+from infer_diag.loaders.text.records import records
 
 _CONTEXT_LINES = 5000
 """How far from a start's own lines its surroundings are read: banners, library chatter, the stamps that bound it."""
@@ -42,25 +43,6 @@ _CUT_MARK = (
 
 
 @dataclass(frozen=True)
-class DenseRule:
-    """A kind of line that a log holds by the million, with a text so regular that one anchored pattern reads it.
-
-    `needle` is the literal at which the line is divided: the head before it is parsed once per distinct text, the rest
-    is matched by `pattern`. A line that does not fit goes the thorough way.
-    """
-
-    name: str
-    needle: str
-    pattern: str
-    tag: str = ""
-    """What may stand between the prefixes and the needle, as a pattern."""
-    variable_tail: str = ""
-    """End of the head that differs from line to line and says nothing (a client's port), as a pattern."""
-    repeats: bool = False
-    """Whether what follows the needle is one of few texts, so that each is matched once and not in every line."""
-
-
-@dataclass(frozen=True)
 class TextFormat:
     """What a loader asks of the reader: literals of start-up and of serving lines, and the dense kinds."""
 
@@ -82,7 +64,7 @@ class Batch:
         pattern = f"^(?:{rule.tag})?(?:{rule.variable_tail}){re.escape(rule.needle)}{rule.pattern.removeprefix('^')}"
         groups = pl.col("message").str.extract_groups(prefixes.ascii_classes(pattern))
         read = claimed.with_columns(groups.alias("_g"))
-        key = pl.col("_g").struct.field(_first_group(rule)).is_not_null()
+        key = pl.col("_g").struct.field(rule.first_group).is_not_null()
         begins = pl.col("message").str.contains(f"^(?:{rule.tag})?{re.escape(rule.needle)}")
         damaged = read.filter(~key & begins).select(
             "line", pl.lit(rule.name).alias("rule"), pl.col("message").alias("text")
@@ -131,97 +113,24 @@ class TextReader:
             yield self._batch(held)
 
     def _batch(self, held: list[Chunk]) -> Batch:
-        dense, heads, others = self._divided(pl.concat([chunk.matching(self._needles.likely) for chunk in held]))
-        told = self._needles.held(others)
+        text = pl.concat([chunk.matching(self._needles.likely) for chunk in held])
+        parts = divided(text, self.format.dense)
+        told, vain = self._needles.held(parts.rest)
+        self._needles.avoid(vain)
         start = told.filter("start")["line"]
-        lines = pl.concat([told["line"], *[rows["line"] for rows in dense.values()]]).sort()
+        lines = pl.concat([told["line"], *[rows["line"] for rows in parts.rows.values()]]).sort()
         context = pl.concat([chunk.between(_start_regions(lines, start, chunk)) for chunk in held])
         self.cut_lines += _cut_lines(pl.concat([told.filter("start").drop("start"), context]))
         thorough = pl.concat([told.drop("start"), context]).unique("line", keep="first").sort("line")
-        frames = {"": records(thorough)} | heads
-        timed = {name: self.identify(frame) for name, frame in self.clock.timed(frames).items()}
-        return Batch(timed.pop(""), {name: _attached(rows, timed[name]) for name, rows in dense.items()})
+        timed = self.clock.timed({"records": records(thorough), "heads": parts.heads})
+        heads = self.identify(timed["heads"])
+        rows = {name: attached(dense, heads) for name, dense in parts.rows.items()}
+        return Batch(self.identify(timed["records"]), rows)
 
     @cached_property
     def _needles(self) -> Needles:
         common = tuple(rule.pattern for rule in self.format.dense)
         return Needles(self.format.start_needles, self.format.serving_needles, common)
-
-    def _divided(self, text: pl.DataFrame) -> tuple[dict[str, pl.DataFrame], dict[str, pl.DataFrame], pl.DataFrame]:
-        """Dense rows by rule, their distinct heads by rule, and the lines that go the thorough way."""
-        dense: dict[str, pl.DataFrame] = {}
-        heads: dict[str, pl.DataFrame] = {}
-        rest = []
-        for rule in self.format.dense:
-            found = text.with_columns(pl.col("text").str.find(rule.needle, literal=True).alias("at"))
-            mine, text = found.filter(pl.col("at").is_not_null()), found.filter(pl.col("at").is_null()).drop("at")
-            if mine.is_empty():
-                continue
-            dense[rule.name], heads[rule.name], misfits = _dense(mine, rule)
-            rest.append(misfits)
-        return dense, heads, pl.concat([text, *rest])
-
-
-def _dense(lines: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """(rows with the rule's groups and the number of their head, the distinct heads peeled, lines that do not fit).
-
-    `lines` has the columns `line`, `text` and `at`, where in the text the needle begins, in bytes.
-    """
-    text = pl.col("text").cast(pl.Binary)
-    halves = lines.select(
-        "line",
-        "text",
-        text.bin.slice(0, pl.col("at")).cast(pl.String).alias("head"),
-        text.bin.slice(pl.col("at") + len(rule.needle.encode())).cast(pl.String).alias("rest"),
-    )
-    if rule.variable_tail:
-        halves = halves.with_columns(pl.col("head").str.replace(f"{rule.variable_tail}$", ""))
-    heads, numbers = _heads(halves, rule)
-    read = _matched(halves.with_columns(numbers).drop("line", "text"), rule)
-    fits = read[_first_group(rule)].is_not_null() & numbers.is_not_null()
-    read = read.insert_column(0, halves["line"])
-    return read.filter(fits), heads, halves.filter(~fits).select("line", "text")
-
-
-def _heads(halves: pl.DataFrame, rule: DenseRule) -> tuple[pl.DataFrame, pl.Series]:
-    """(the distinct heads as records that hold no more than the needle, for each line the number of its head).
-
-    The number is null where something else stands before the needle.
-    """
-    # Neighbours mostly share their head, and comparing two is cheaper than looking one up.
-    begins = halves.select((pl.col("head") != pl.col("head").shift(1)).fill_null(True)).to_series()
-    runs = halves.select("line", "head").filter(begins)
-    distinct = runs.unique("head", keep="first", maintain_order=True)
-    # With the needle as its message a head looks like a whole record, which takes the short way through the prefixes.
-    whole = prefixes.clean(pl.col("head") + rule.needle).alias("text")
-    peeled = prefixes.split_at_engine_stamp(distinct.with_columns(whole))
-    message = f"^(?:{rule.tag})?{re.escape(rule.needle.rstrip())}$"
-    plain = peeled.filter(pl.col("message").str.contains(message) & ~pl.col("head").str.contains("\r", literal=True))
-    plain = plain.with_row_index("number")
-    numbers = runs.join(plain.select("head", "number"), on="head", how="left", maintain_order="left")["number"]
-    return plain.select("number", "line", "message", *ATTRIBUTES), numbers.gather(begins.cum_sum() - 1)
-
-
-def _matched(halves: pl.DataFrame, rule: DenseRule) -> pl.DataFrame:
-    """The groups of the rule's pattern in place of `head` and `rest`."""
-    groups = pl.col("rest").str.extract_groups(prefixes.ascii_classes(rule.pattern)).alias("_g")
-    if not rule.repeats:
-        return halves.select("number", groups).unnest("_g")
-    texts = halves.select(pl.col("rest").unique()).with_columns(groups).unnest("_g")
-    return halves.select("number", "rest").join(texts, on="rest", how="left", maintain_order="left").drop("rest")
-
-
-def _first_group(rule: DenseRule) -> str:
-    """The group that is there whenever the pattern fits."""
-    return next(iter(re.compile(rule.pattern).groupindex))
-
-
-_OF_HEADS = ("number", "line", *(name for name in ATTRIBUTES if name not in ("outer", "inner", "rank")))
-
-
-def _attached(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
-    """The rows with what their head tells in place of its number, which is its place among the heads."""
-    return rows.drop("number").hstack(heads.drop(_OF_HEADS, strict=False)[rows["number"]])
 
 
 def _start_regions(told: pl.Series, start: pl.Series, chunk: Chunk) -> list[tuple[int, int]]:

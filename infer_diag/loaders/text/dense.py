@@ -1,0 +1,128 @@
+"""Lines that a log holds by the million: divided where a literal stands, the parts before it read once per text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from infer_diag.loaders.text import prefixes
+from infer_diag.loaders.text.needles import any_of
+from infer_diag.loaders.text.records import ATTRIBUTES
+
+
+@dataclass(frozen=True)
+class DenseRule:
+    """A kind of line that a log holds by the million, with a text so regular that one anchored pattern reads it.
+
+    `needle` is the literal at which the line is divided: the head before it is parsed once per distinct text, the rest
+    is matched by `pattern`. A line that does not fit goes the thorough way.
+    """
+
+    name: str
+    needle: str
+    pattern: str
+    tag: str = ""
+    """What may stand between the prefixes and the needle, as a pattern."""
+    variable_tail: str = ""
+    """End of the head that differs from line to line and says nothing (a client's port), as a pattern."""
+    repeats: bool = False
+    """Whether what follows the needle is one of few texts, so that each is matched once and not in every line."""
+
+    @property
+    def first_group(self) -> str:
+        """The group that is there whenever the pattern fits."""
+        return next(iter(re.compile(self.pattern).groupindex))
+
+
+@dataclass(frozen=True)
+class Divided:
+    """Lines taken apart: `rows` by rule hold `line`, the rule's groups and `head`, the row of `heads` they begin with.
+
+    `heads` are records with nothing behind the needle; `rest` are the lines that go the thorough way.
+    """
+
+    rows: dict[str, pl.DataFrame]
+    heads: pl.DataFrame
+    rest: pl.DataFrame
+
+
+_HEADS = {"rule": pl.String, "line": pl.UInt32, "head": pl.String, "text": pl.String}
+
+
+def divided(text: pl.DataFrame, rules: Sequence[DenseRule]) -> Divided:
+    """The lines (`line`, `text`) taken apart at the first needle that stands in them."""
+    kinds, rest = _by_rule(text, rules)
+    # Neighbours mostly begin alike, and comparing two heads is cheaper than looking one up.
+    begins = {rule: (lines["head"] != lines["head"].shift(1)).fill_null(True) for rule, lines in kinds.items()}
+    heads = _heads({rule: lines.filter(begins[rule]) for rule, lines in kinds.items()})
+    rows: dict[str, pl.DataFrame] = {}
+    for rule, lines in kinds.items():
+        known = heads.filter(pl.col("rule") == rule.name).select("head", "number")
+        of_runs = lines.filter(begins[rule]).select("head").join(known, on="head", how="left", maintain_order="left")
+        number = of_runs["number"].gather(begins[rule].cum_sum() - 1).alias("head")
+        read = pl.concat([lines.select("line", number), _matched(lines.select("rest"), rule)], how="horizontal")
+        fits = read[rule.first_group].is_not_null() & number.is_not_null()
+        rows[rule.name] = read.filter(fits)
+        rest = rest.vstack(lines.filter(~fits).select("line", "text"))
+    return Divided(rows, heads.select("line", "message", *ATTRIBUTES), rest)
+
+
+def attached(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
+    """The rows with what their head tells in place of its number."""
+    told = [name for name in heads.columns if name != "line" and (name == "rank" or name not in ATTRIBUTES)]
+    return rows.drop("head").hstack(heads.select(told)[rows["head"]])
+
+
+def _by_rule(text: pl.DataFrame, rules: Sequence[DenseRule]) -> tuple[dict[DenseRule, pl.DataFrame], pl.DataFrame]:
+    """(`line`, `text`, `head` and `rest` of the lines in which a rule's needle comes first; the other lines)."""
+    found = text.with_columns(pl.col("text").str.find(any_of(rule.needle for rule in rules)).alias("at"))
+    left = found.filter(pl.col("at").is_not_null())
+    kinds = {}
+    for rule in rules:
+        needle = rule.needle.encode()
+        mine = left.select(pl.col("text").cast(pl.Binary).bin.slice(pl.col("at"), len(needle)) == needle).to_series()
+        if mine.any():
+            kinds[rule] = _halves(left.filter(mine), rule)
+            left = left.filter(~mine)
+    return kinds, text.filter(found["at"].is_null())
+
+
+def _halves(lines: pl.DataFrame, rule: DenseRule) -> pl.DataFrame:
+    text = pl.col("text").cast(pl.Binary)
+    head = text.bin.slice(0, pl.col("at")).cast(pl.String)
+    return lines.select(
+        "line",
+        "text",
+        (head.str.replace(f"{rule.variable_tail}$", "") if rule.variable_tail else head).alias("head"),
+        text.bin.slice(pl.col("at") + len(rule.needle.encode())).cast(pl.String).alias("rest"),
+    )
+
+
+def _heads(lines: dict[DenseRule, pl.DataFrame]) -> pl.DataFrame:
+    """The distinct heads that nothing but prefixes and the rule's tag make up, peeled, each with its `number`."""
+    parts = [pl.DataFrame(schema=_HEADS)]
+    for rule, frame in lines.items():
+        distinct = frame.unique("head", keep="first", maintain_order=True)
+        # With the needle as its message a head looks like a whole record, which takes the short way through prefixes.
+        whole = prefixes.clean(pl.col("head") + rule.needle).alias("text")
+        parts.append(distinct.select(pl.lit(rule.name).alias("rule"), "line", "head", whole))
+    peeled = prefixes.split_at_engine_stamp(pl.concat(parts).filter(~pl.col("head").str.contains("\r", literal=True)))
+    alone = [
+        (pl.col("rule") == rule.name)
+        & pl.col("message").str.contains(f"^(?:{rule.tag})?{re.escape(rule.needle.rstrip())}$")
+        for rule in lines
+    ]
+    plain = peeled.filter(pl.any_horizontal(pl.lit(False), *alone))
+    return plain.sort("line", maintain_order=True).with_row_index("number")
+
+
+def _matched(rest: pl.DataFrame, rule: DenseRule) -> pl.DataFrame:
+    """The groups of the rule's pattern for each row of `rest`."""
+    groups = pl.col("rest").str.extract_groups(prefixes.ascii_classes(rule.pattern)).alias("_g")
+    if not rule.repeats:
+        return rest.select(groups).unnest("_g")
+    texts = rest.select(pl.col("rest").unique()).with_columns(groups).unnest("_g")
+    return rest.join(texts, on="rest", how="left", maintain_order="left").drop("rest")
