@@ -78,14 +78,16 @@ def attached(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
 
 def _by_rule(text: pl.DataFrame, rules: Sequence[DenseRule]) -> tuple[dict[DenseRule, pl.DataFrame], pl.DataFrame]:
     """(`line`, `text`, `head` and `rest` of the lines in which a rule's needle comes first; the other lines)."""
+    needles = [rule.needle.encode() for rule in rules]
     found = text.with_columns(pl.col("text").str.find(any_of(rule.needle for rule in rules)).alias("at"))
-    left = found.filter(pl.col("at").is_not_null())
+    mark = pl.col("text").cast(pl.Binary).bin.slice(pl.col("at"), max(map(len, needles), default=0))
+    left = found.filter(pl.col("at").is_not_null()).with_columns(mark.alias("mark"))
     kinds = {}
-    for rule in rules:
-        needle = rule.needle.encode()
-        mine = left.select(pl.col("text").cast(pl.Binary).bin.slice(pl.col("at"), len(needle)) == needle).to_series()
-        if mine.any():
-            kinds[rule] = _halves(left.filter(mine), rule)
+    for rule, needle in zip(rules, needles, strict=True):
+        mine = pl.col("mark").bin.starts_with(needle)
+        lines = left.filter(mine)
+        if not lines.is_empty():
+            kinds[rule] = _halves(lines, rule)
             left = left.filter(~mine)
     return kinds, text.filter(found["at"].is_null())
 

@@ -16,10 +16,10 @@ import polars as pl
 _PART_CHARS = 6
 """Length of the shared parts: shorter ones stand in too many lines, longer ones are shared by too few literals."""
 
-_VAIN_LINES = 1_000
+_VAIN_LINES = 5_000
 _SHAPES = 100
 _SHAPE_CHARS = 300
-"""After so many lines that were found in vain, so many of their texts, up to so many characters, are avoided."""
+"""From so many lines that were found in vain so many texts are avoided, as far as their first characters go."""
 
 _NEVER = "$."
 """What no line matches."""
@@ -49,8 +49,8 @@ class Needles:
         """Looks from here on for no part that these lines hold, which hold no literal: a log repeats itself."""
         if len(lines) < _VAIN_LINES:
             return
-        shapes = lines["text"].str.slice(0, _SHAPE_CHARS).str.replace_all("[0-9]+", "0").unique(maintain_order=True)
-        self._common += tuple(shapes.head(_SHAPES))
+        texts = lines["text"].head(_VAIN_LINES).str.slice(0, _SHAPE_CHARS)
+        self._common += tuple(texts.str.replace_all("[0-9]+", "0").unique(maintain_order=True).head(_SHAPES))
         self.__dict__.pop("likely", None)
 
     @cached_property

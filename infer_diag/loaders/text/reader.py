@@ -113,7 +113,8 @@ class TextReader:
             yield self._batch(held)
 
     def _batch(self, held: list[Chunk]) -> Batch:
-        text = pl.concat([chunk.matching(self._needles.likely) for chunk in held])
+        # In hundreds of small pieces, as they come, each later step would take the pieces one by one.
+        text = pl.concat([chunk.matching(self._needles.likely) for chunk in held], rechunk=True)
         parts = divided(text, self.format.dense)
         told, vain = self._needles.held(parts.rest)
         self._needles.avoid(vain)
