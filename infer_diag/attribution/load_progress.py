@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 CACHED_SPEEDUP = 10.0
 """Leading parts so many times faster than the rest came out of a cache and say nothing about the storage. Between a
@@ -11,8 +12,7 @@ page cache (GiB/s) and a network file system (tens to hundreds of MiB/s) lies a 
 of one checkpoint differ in size by far less."""
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """One reading of a bar; `elapsed_s` is the bar's own clock, `time` the stamp in microseconds since the epoch."""
 
     done: int
@@ -87,7 +87,7 @@ def placed(found: Bar, above: int | None, last: int | None) -> Bar:
     if newest.time is not None or newest.elapsed_s is None or above is None or last is None:
         return found
     end = above + round(newest.elapsed_s * 1e6)
-    return found if end > last else replace(found, readings=(*found.readings[:-1], replace(newest, time=end)))
+    return found if end > last else replace(found, readings=(*found.readings[:-1], newest._replace(time=end)))
 
 
 def pace(found: Bar) -> Pace | None:

@@ -170,7 +170,7 @@ def replica(place: pl.Expr, engine: pl.Expr) -> pl.Expr:
 def _told_apart(frames: Frames) -> Frames:
     """Replica names only where there are several: a lone one tells nothing apart."""
     named = {name: frame for name, frame in frames.items() if "replica" in frame.columns}
-    seen = pl.concat([frame["replica"].cast(pl.String).unique() for frame in named.values()]).drop_nulls().unique()
+    seen = pl.concat([frame["replica"].unique().cast(pl.String) for frame in named.values()]).drop_nulls().unique()
     parts = pl.DataFrame({"replica": seen}).with_columns(
         pl.col("replica").str.splitn(REPLICA_PARTS, 2).struct.rename_fields(["place", "engine"]).struct.unnest()
     )
@@ -181,6 +181,8 @@ def _told_apart(frames: Frames) -> Frames:
     table = parts.select("replica", pl.when(label != "").then(label).alias("label"))
     labels = dict(table.iter_rows())
     column = pl.col("replica").cast(pl.String).replace_strict(labels, default=None, return_dtype=pl.String)
+    if not any(labels.values()):
+        column = pl.lit(None, pl.String)
     return frames | {name: frame.with_columns(column.alias("replica")) for name, frame in named.items()}
 
 

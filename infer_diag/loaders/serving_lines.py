@@ -19,7 +19,7 @@ class ServingLines:
     def __init__(self, frames: Iterable[pl.DataFrame], apart: pl.DataFrame | None = None) -> None:
         """`frames` hold `line` and may hold `replica`; the lines of `apart` are left out."""
         named = [_named(frame) for frame in frames]
-        rows = pl.concat(named) if named else pl.DataFrame(schema={"line": pl.UInt32, "replica": pl.String})
+        rows = pl.concat(named) if named else pl.DataFrame(schema={"line": pl.UInt32, "replica": pl.Categorical})
         if apart is not None:
             rows = rows.filter(~pl.col("line").is_in(apart["line"].implode()))
         # Signed like Python's own numbers: numpy would otherwise convert the whole array at every search.
@@ -47,5 +47,5 @@ class ServingLines:
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
-    place = pl.col("replica").cast(pl.String) if "replica" in frame.columns else pl.lit(None, pl.String)
-    return frame.select("line", place.alias("replica"))
+    place = pl.col("replica") if "replica" in frame.columns else pl.lit(None)
+    return frame.select("line", place.cast(pl.Categorical).alias("replica"))

@@ -65,14 +65,17 @@ def start_frames(
         return {}
     regions = _regions(starts, serving, within)
     rows = _rows(starts)
-    context = context.sort("line", maintain_order=True)
+    stamps = {replica: _Stamps.of(context, replica) for replica in {start.replica for start in starts}}
+    last_line = context["line"].max()
     table = pl.DataFrame(
         [
-            _summary(start, region, number, context)
+            _summary(start, region, number, stamps[start.replica])
             for number, (start, region) in enumerate(zip(starts, regions, strict=True))
         ],
         schema=_STARTS,
     )
+    # The last start may be open to the end of the file.
+    table = table.with_columns(pl.min_horizontal("last_line", pl.lit(last_line, pl.UInt32)))
     return {"starts": table, "phases": _phases(rows), "progress": _progress(rows), "incidents": _incidents(rows)}
 
 
@@ -126,26 +129,42 @@ _OBSERVATION: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
-def _summary(start: Start, region: _Region, number: int, context: pl.DataFrame) -> Row:
-    low = context["line"].search_sorted(region.first)
-    high = context["line"].search_sorted(region.last, side="right")
-    stamped = context[low:high].drop_nulls("time")
-    if start.replica is not None:
-        stamped = stamped.filter(pl.col("replica").is_null() | (pl.col("replica") == start.replica))
+@dataclass(frozen=True)
+class _Stamps:
+    """The stamped lines around the starts that speak for one replica, in the order of the file."""
+
+    lines: np.ndarray
+    times: pl.Series
+
+    @classmethod
+    def of(cls, context: pl.DataFrame, replica: str | None) -> _Stamps:
+        """Those of the replica and those that name none; all of them where replicas are not told apart."""
+        mine = pl.lit(True) if replica is None else pl.col("replica").is_null() | (pl.col("replica") == replica)
+        stamped = context.filter(mine & pl.col("time").is_not_null()).sort("line", maintain_order=True)
+        return cls(stamped["line"].to_numpy(), stamped["time"])
+
+    def between(self, first: int, last: int) -> pl.Series:
+        """The times of these lines, both ends included."""
+        low, high = np.searchsorted(self.lines, [first, last + 1])
+        return self.times.slice(int(low), int(high - low))
+
+
+def _summary(start: Start, region: _Region, number: int, stamps: _Stamps) -> Row:
+    stamped = stamps.between(region.first, region.last)
     ready = next((row for row in reversed(start.rows) if row["kind"] == "ready"), None)
     failed = next((row for row in start.rows if row["kind"] == "failed"), None)
     if failed is None and ready is None and not start.served:
         failed = next((row for row in start.rows if row["kind"] == "oom"), None)
     ready_time = None
     if ready is not None:
-        ready_time = ready["time"] or stamped.filter(pl.col("line") <= ready["line"])["time"].max()
+        ready_time = ready["time"] or stamps.between(region.first, min(region.last, ready["line"])).max()
     return {
         "line": region.first,
         "start_id": start_id(number),
         "replica": start.replica,
-        "last_line": min(region.last, context["line"][-1] if len(context) else start.rows[-1]["line"]),
-        "first_time": stamped["time"].min(),
-        "last_time": stamped["time"].max(),
+        "last_line": region.last,
+        "first_time": stamped.min(),
+        "last_time": stamped.max(),
         "acquire_time": None,
         "ready_time": ready_time,
         "ready_line": ready["line"] if ready else None,

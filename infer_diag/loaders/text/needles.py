@@ -13,7 +13,7 @@ from functools import cached_property
 
 import polars as pl
 
-_PART_CHARS = 6
+_PART_CHARS = 4
 """Length of the shared parts: shorter ones stand in too many lines, longer ones are shared by too few literals."""
 
 _VAIN_LINES = 5_000

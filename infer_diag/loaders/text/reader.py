@@ -106,9 +106,12 @@ class TextReader:
             self.ends_mid_line = not data.endswith(b"\n")
             held.append(Chunk(data, self.lines + 1, self.wrap))
             self.lines += held[-1].line_count
+            if number == 1:
+                # By now it is a long log, and no longer one that starts.
+                self._needles.avoid(self._needles.held(held[-1].matching(self._needles.likely))[1])
             if sum(chunk.size_bytes for chunk in held) >= _BATCH_BYTES:
-                yield self._batch(held)
-                held = []
+                batch, held = self._batch(held), []
+                yield batch
         if held:
             yield self._batch(held)
 
