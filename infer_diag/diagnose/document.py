@@ -51,6 +51,7 @@ def starts(recording: Recording, cold_start: ColdStart) -> list[dict[str, Any]]:
     """
     phases = cold_start.phases.with_columns(pl.col("phase", "inside", "status").cast(pl.String))
     slices = cold_start.slices.with_columns(pl.col("reason").cast(pl.String)).filter(pl.col("phase").is_null())
+    slices = slices.sort("begin_s", maintain_order=True, nulls_last=True)
     told, gaps = (frame.partition_by("start_id", as_dict=True) for frame in (phases, slices))
     return [
         _start(recording, row, told.get(key, phases.clear()), gaps.get(key, slices.clear()))
@@ -124,10 +125,7 @@ def _start(recording: Recording, row: dict[str, Any], phases: pl.DataFrame, gaps
         "phases_s": _by_phase(chosen, None),
         "by_rank_s": {rank: _by_phase(chosen, rank) for rank in ranks},
         "phases": [_phase(recording, phase) for phase in in_order],
-        "gaps": [
-            _gap(recording, gap)
-            for gap in gaps.sort("begin_s", maintain_order=True, nulls_last=True).iter_rows(named=True)
-        ],
+        "gaps": [_gap(recording, gap) for gap in gaps.iter_rows(named=True)],
         "unlogged_s": row["unlogged_s"],
         "caches": {name: row[f"{name}_cache"] for name in ("compile", "engine", "weights")},
         "progress": None if row["done_count"] is None else _progress(row),

@@ -112,11 +112,12 @@ def lanes(recording: Recording) -> Lanes:
 def _streams(recording: Recording) -> list[Stream]:
     """Every replica of every source that an engine itself wrote, with the time that it covers."""
     samples = recording.engine_samples.filter(pl.col("kind") != "scrape")
-    parts = [frame.select("source_id", pl.col("replica").cast(pl.String), "time") for frame in (samples,)]
-    logged = [recording.engine_steps, recording.request_timings.filter(~pl.col("source_id").is_in(_spans(recording)))]
-    parts += [frame.select("source_id", pl.col("replica").cast(pl.String), "time") for frame in logged]
+    requests = recording.request_timings.filter(~pl.col("source_id").is_in(_spans(recording)))
+    # A name as a category is compared as a number, of which there may be millions.
+    replica = pl.col("replica").cast(pl.Categorical)
+    parts = [frame.select("source_id", replica, "time") for frame in (samples, recording.engine_steps, requests)]
     starts = recording.starts.filter(~pl.col("source_id").is_in(_of_cluster(recording)))
-    parts += [starts.select("source_id", "replica", time=name) for name in ("first_time", "last_time")]
+    parts += [starts.select("source_id", replica, time=name) for name in ("first_time", "last_time")]
     spans = (
         pl.concat(parts)
         .drop_nulls("time")

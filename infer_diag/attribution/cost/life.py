@@ -20,7 +20,7 @@ _SERVING = ("engine_samples", "engine_steps", "request_timings")
 def signs(recording: Recording) -> pl.DataFrame:
     """`source_id`, `replica`, `time`, `line` of every sample, step and finished request that a clock places."""
     stamped = [
-        getattr(recording, name).select("source_id", pl.col("replica").cast(pl.String), "time", "line")
+        getattr(recording, name).select("source_id", pl.col("replica").cast(pl.Categorical), "time", "line")
         for name in _SERVING
     ]
     told: pl.DataFrame = pl.concat(stamped)
@@ -31,7 +31,7 @@ def life(recording: Recording, keys: frozenset[Key] | None, ids: frozenset[int] 
     """When a replica is seen at work, in order: by its own streams; without them by all that these sources tell."""
     told = signs(recording)
     if keys is not None:
-        mine = pl.DataFrame(list(keys), schema={"source_id": pl.UInt32, "replica": pl.String}, orient="row")
+        mine = pl.DataFrame(list(keys), schema={"source_id": pl.UInt32, "replica": pl.Categorical}, orient="row")
         return told.join(mine, on=["source_id", "replica"], how="semi", nulls_equal=True)["time"].sort()
     times = [told.filter(pl.col("source_id").is_in(list(ids)))["time"]]
     for (source_id,), part in recording.requests.partition_by("source_id", as_dict=True).items():
