@@ -81,7 +81,7 @@ class LogFile:
     def _decoded(self, limit: int) -> Iterator[bytes]:
         decoder: codecs.IncrementalDecoder | None = None
         returns_end_lines = False
-        for number, block in enumerate(self._expanded(limit)):
+        for number, block in enumerate(self._expanded(limit, to_a_line=True)):
             if number == 0:
                 encoding = _encoding(block)
                 if encoding is not None:
@@ -91,12 +91,12 @@ class LogFile:
                 returns_end_lines = b"\n" not in text and b"\r" in text
             yield text.replace(b"\r", b"\n") if returns_end_lines else text
 
-    def _expanded(self, limit: int) -> Iterator[bytes]:
+    def _expanded(self, limit: int, *, to_a_line: bool = False) -> Iterator[bytes]:
         digest = hashlib.sha256() if self.size_bytes <= HASHED_BYTES else None
         expanded = 0
         with _open(self.path) as raw:
             stream = _decompressed(raw, digest)
-            while block := self._block(stream, limit, seekable=stream is raw):
+            while block := self._block(stream, limit, to_a_line=to_a_line and stream is raw):
                 expanded += len(block)
                 if self.size_bytes and expanded > max(self.size_bytes * EXPANSION_LIMIT, 1 << 30):
                     raise SourceError(
@@ -107,13 +107,16 @@ class LogFile:
             if digest is not None:
                 self.sha256 = digest.hexdigest()
 
-    def _block(self, stream: IO[bytes], limit: int, *, seekable: bool) -> bytes:
-        """About `limit` bytes; what a damaged archive gives before it breaks off is kept."""
+    def _block(self, stream: IO[bytes], limit: int, *, to_a_line: bool) -> bytes:
+        """About `limit` bytes (`to_a_line`: of a seekable stream, so many that the last line is whole).
+
+        What a damaged archive gives before it breaks off is kept.
+        """
         read = getattr(stream, "read1", stream.read)
         pieces: list[bytes] = []
         size = 0
         try:
-            limit = _up_to_a_line(stream, limit) if seekable else limit
+            limit = _up_to_a_line(stream, limit) if to_a_line else limit
             while size < limit and not self.cut and (piece := read(limit - size)):
                 pieces.append(piece)
                 size += len(piece)

@@ -34,7 +34,7 @@ class OrderedFile(LogFile):
     text: bytes = b""
     places: tuple[int, ...] = ()
 
-    def _expanded(self, limit: int) -> Iterator[bytes]:
+    def _expanded(self, limit: int, *, to_a_line: bool = False) -> Iterator[bytes]:
         view = io.BytesIO(self.text)
         while block := view.read(limit):
             yield block

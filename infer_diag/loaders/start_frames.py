@@ -65,11 +65,11 @@ def start_frames(
         return {}
     regions = _regions(starts, serving, within)
     rows = _rows(starts)
-    stamps = {replica: _Stamps.of(context, replica) for replica in {start.replica for start in starts}}
+    stamps = _Stamps.of(context)
     last_line = context["line"].max()
     table = pl.DataFrame(
         [
-            _summary(start, region, number, stamps[start.replica])
+            _summary(start, region, number, stamps)
             for number, (start, region) in enumerate(zip(starts, regions, strict=True))
         ],
         schema=_STARTS,
@@ -131,33 +131,37 @@ _OBSERVATION: dict[str, pl.DataType | type[pl.DataType]] = {
 
 @dataclass(frozen=True)
 class _Stamps:
-    """The stamped lines around the starts that speak for one replica, in the order of the file."""
+    """The stamped lines around the starts, in the order of the file."""
 
     lines: np.ndarray
     times: pl.Series
+    replicas: pl.Series
 
     @classmethod
-    def of(cls, context: pl.DataFrame, replica: str | None) -> _Stamps:
-        """Those of the replica and those that name none; all of them where replicas are not told apart."""
-        mine = pl.lit(True) if replica is None else pl.col("replica").is_null() | (pl.col("replica") == replica)
-        stamped = context.filter(mine & pl.col("time").is_not_null()).sort("line", maintain_order=True)
-        return cls(stamped["line"].to_numpy(), stamped["time"])
+    def of(cls, context: pl.DataFrame) -> _Stamps:
+        """Frame in: `line`, `time`, `replica`."""
+        stamped = context.drop_nulls("time").sort("line", maintain_order=True)
+        return cls(stamped["line"].to_numpy(), stamped["time"], stamped["replica"])
 
-    def between(self, first: int, last: int) -> pl.Series:
-        """The times of these lines, both ends included."""
-        low, high = np.searchsorted(self.lines, [first, last + 1])
-        return self.times.slice(int(low), int(high - low))
+    def between(self, first: int, last: int, replica: str | None) -> pl.Series:
+        """The times of these lines, both ends included: the replica's and those that name none; null takes all."""
+        low, high = np.searchsorted(self.lines, [first, last + 1]).tolist()
+        times = self.times.slice(low, high - low)
+        if replica is None:
+            return times
+        spoken_for = self.replicas.slice(low, high - low)
+        return times.filter(spoken_for.is_null() | (spoken_for == replica))
 
 
 def _summary(start: Start, region: _Region, number: int, stamps: _Stamps) -> Row:
-    stamped = stamps.between(region.first, region.last)
+    stamped = stamps.between(region.first, region.last, start.replica)
     ready = next((row for row in reversed(start.rows) if row["kind"] == "ready"), None)
     failed = next((row for row in start.rows if row["kind"] == "failed"), None)
     if failed is None and ready is None and not start.served:
         failed = next((row for row in start.rows if row["kind"] == "oom"), None)
     ready_time = None
     if ready is not None:
-        ready_time = ready["time"] or stamps.between(region.first, min(region.last, ready["line"])).max()
+        ready_time = ready["time"] or stamps.between(region.first, min(region.last, ready["line"]), start.replica).max()
     return {
         "line": region.first,
         "start_id": start_id(number),

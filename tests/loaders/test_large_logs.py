@@ -16,6 +16,7 @@ from infer_diag.loaders import files, load, vllm
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.text import needles, reader
 from infer_diag.loaders.text.dense import divided
+from infer_diag.loaders.text.lines import LINE_LIMIT, Chunk, Wrap
 from infer_diag.loaders.text.needles import Needles
 from infer_diag.recording import Recording
 
@@ -125,3 +126,30 @@ def test_borders_of_chunks_and_batches_show_nowhere(
     assert pieces.starts.select("line", "ready_line", "served").equals(
         whole.starts.select("line", "ready_line", "served")
     )
+
+
+def test_the_same_time_on_a_later_day_is_another_moment(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    answer = '[{:02d}:00:00] INFO:     192.0.2.7:4000 - "POST /generate HTTP/1.1" 200 OK'
+    path.write_text(
+        "\n".join(
+            ["[03:00:00] server_args=ServerArgs(model_path='m', tp_size=1)", *map(answer.format, (4, 12, 20) * 3)]
+        )
+    )
+    times = load(path, format="sglang").incidents.filter(kind="response")["time"]
+    assert times.diff().drop_nulls().dt.total_hours().to_list() == [8] * 8
+
+
+def test_what_surrounds_a_start_is_read_also_where_a_damaged_dense_line_tells_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    stamp = "INFO 03-14 09:26:53 [core.py:77] "
+    took = "Loading weights took 10.25 seconds"
+    path.write_text("\n".join([f"{stamp}Iteration(9): {took}", "...", *["filler"] * 12_000, stamp + took, "...", "filler"]))
+    cuts = load(path, format="vllm").incidents.filter(kind="cut")["line"].to_list()
+    assert cuts == [2, 12_004]
+
+
+def test_joined_lines_are_bounded_too() -> None:
+    rows = b"\n".join([b"INFO begin", *[b"x" * 100] * 2000])
+    (text,) = Chunk(rows, 1, Wrap(100, False, "^INFO")).matching("x")["text"]
+    assert len(text) == LINE_LIMIT

@@ -39,41 +39,38 @@ class DenseRule:
 
 @dataclass(frozen=True)
 class Divided:
-    """Lines taken apart: `rows` by rule hold `line`, the rule's groups and `head`, the row of `heads` they begin with.
+    """Lines taken apart: `rows` by rule hold `line`, the rule's groups and `run`, the place of their run in `runs`.
 
-    `heads` are records with nothing behind the needle; `rest` are the lines that go the thorough way.
+    A run is of lines of one rule that follow each other and begin alike; `runs` are records of their first lines with
+    nothing behind the needle, in the order of the file. `rest` are the lines that go the thorough way.
     """
 
     rows: dict[str, pl.DataFrame]
-    heads: pl.DataFrame
+    runs: pl.DataFrame
     rest: pl.DataFrame
-
-
-_HEADS = {"rule": pl.String, "line": pl.UInt32, "head": pl.String, "text": pl.String}
 
 
 def divided(text: pl.DataFrame, rules: Sequence[DenseRule]) -> Divided:
     """The lines (`line`, `text`) taken apart at the first needle that stands in them."""
     kinds, rest = _by_rule(text, rules)
-    # Neighbours mostly begin alike, and comparing two heads is cheaper than looking one up.
+    # Neighbours mostly begin alike, and comparing two heads is cheaper than looking one up. Later on the same head may
+    # stand for another day.
     begins = {rule: (lines["head"] != lines["head"].shift(1)).fill_null(True) for rule, lines in kinds.items()}
-    heads = _heads({rule: lines.filter(begins[rule]) for rule, lines in kinds.items()})
+    runs = _runs({rule: lines.filter(begins[rule]).select("line", "head") for rule, lines in kinds.items()})
     rows: dict[str, pl.DataFrame] = {}
     for rule, lines in kinds.items():
-        known = heads.filter(pl.col("rule") == rule.name).select("head", "number")
-        of_runs = lines.filter(begins[rule]).select("head").join(known, on="head", how="left", maintain_order="left")
-        number = of_runs["number"].gather(begins[rule].cum_sum() - 1).alias("head")
-        read = pl.concat([lines.select("line", number), _matched(lines.select("rest"), rule)], how="horizontal")
-        fits = read[rule.first_group].is_not_null() & number.is_not_null()
+        run = runs.filter(pl.col("rule") == rule.name)["run"].gather(begins[rule].cum_sum() - 1)
+        read = pl.concat([lines.select("line", run), _matched(lines.select("rest"), rule)], how="horizontal")
+        fits = read[rule.first_group].is_not_null() & runs["message"].is_not_null().gather(run)
         rows[rule.name] = read.filter(fits)
         rest = rest.vstack(lines.filter(~fits).select("line", "text"))
-    return Divided(rows, heads.select("line", "message", *ATTRIBUTES), rest)
+    return Divided(rows, runs.select("line", "message", *ATTRIBUTES), rest.sort("line"))
 
 
-def attached(rows: pl.DataFrame, heads: pl.DataFrame) -> pl.DataFrame:
-    """The rows with what their head tells in place of its number."""
-    told = [name for name in heads.columns if name != "line" and (name == "rank" or name not in ATTRIBUTES)]
-    return rows.drop("head").hstack(heads.select(told)[rows["head"]])
+def attached(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """The rows with what their run's head tells in place of `run`; `runs` as they were divided, row for row."""
+    told = [name for name in runs.columns if name != "line" and (name == "rank" or name not in ATTRIBUTES)]
+    return rows.drop("run").hstack(runs.select(told)[rows["run"]])
 
 
 def _by_rule(text: pl.DataFrame, rules: Sequence[DenseRule]) -> tuple[dict[DenseRule, pl.DataFrame], pl.DataFrame]:
@@ -103,22 +100,31 @@ def _halves(lines: pl.DataFrame, rule: DenseRule) -> pl.DataFrame:
     )
 
 
-def _heads(lines: dict[DenseRule, pl.DataFrame]) -> pl.DataFrame:
-    """The distinct heads that nothing but prefixes and the rule's tag make up, peeled, each with its `number`."""
-    parts = [pl.DataFrame(schema=_HEADS)]
-    for rule, frame in lines.items():
-        distinct = frame.unique("head", keep="first", maintain_order=True)
-        # With the needle as its message a head looks like a whole record, which takes the short way through prefixes.
-        whole = prefixes.clean(pl.col("head") + rule.needle).alias("text")
-        parts.append(distinct.select(pl.lit(rule.name).alias("rule"), "line", "head", whole))
-    peeled = prefixes.split_at_engine_stamp(pl.concat(parts).filter(~pl.col("head").str.contains("\r", literal=True)))
+_RUNS = {"line": pl.UInt32, "head": pl.String, "rule": pl.String, "needle": pl.String}
+
+
+def _runs(firsts: dict[DenseRule, pl.DataFrame]) -> pl.DataFrame:
+    """All rules' runs in the order of the file, numbered by `run`, their heads peeled.
+
+    `firsts`: `line` and `head` of the first lines of each rule's runs. Where anything but prefixes and the rule's tag
+    stands before the needle, `message` is null.
+    """
+    parts = [
+        frame.with_columns(pl.lit(rule.name).alias("rule"), pl.lit(rule.needle).alias("needle"))
+        for rule, frame in firsts.items()
+    ]
+    runs = pl.concat([pl.DataFrame(schema=_RUNS), *parts]).sort("line").with_row_index("run")
+    heads = runs.select("rule", "head", "needle").unique(maintain_order=True)
+    # With the needle as its message a head looks like a whole record, which takes the short way through the prefixes.
+    whole = prefixes.clean(pl.col("head") + pl.col("needle")).alias("text")
+    plain = heads.filter(~pl.col("head").str.contains("\r", literal=True)).with_columns(whole)
     alone = [
         (pl.col("rule") == rule.name)
         & pl.col("message").str.contains(f"^(?:{rule.tag})?{re.escape(rule.needle.rstrip())}$")
-        for rule in lines
+        for rule in firsts
     ]
-    plain = peeled.filter(pl.any_horizontal(pl.lit(False), *alone))
-    return plain.sort("line", maintain_order=True).with_row_index("number")
+    peeled = prefixes.split_at_engine_stamp(plain).filter(pl.any_horizontal(pl.lit(False), *alone))
+    return runs.join(peeled.drop("needle"), on=["rule", "head"], how="left", maintain_order="left")
 
 
 def _matched(rest: pl.DataFrame, rule: DenseRule) -> pl.DataFrame:

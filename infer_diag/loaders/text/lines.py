@@ -1,9 +1,10 @@
-"""A chunk of bytes to the lines that matter: cheap literal filter first, everything else on the survivors."""
+"""A chunk of bytes to its lines, and to those of them that matter: everything else is done on these alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -38,9 +39,9 @@ class Chunk:
 
     def __init__(self, data: bytes, first_line: int, wrap: Wrap | None = None) -> None:
         self.first_line = first_line
-        lines = _bounded(_read(data, first_line))
+        lines = _read(data, first_line)
         self.line_count = lines.height
-        self._lines = lines if wrap is None else _unwrapped(lines, wrap)
+        self._lines = _bounded(lines if wrap is None else _unwrapped(lines, wrap))
 
     @property
     def size_bytes(self) -> int:
@@ -59,11 +60,12 @@ class Chunk:
 
 
 def _read(data: bytes, first_line: int) -> pl.DataFrame:
+    numbered = partial(pl.read_lines, name="text", row_index_name="line", row_index_offset=first_line)
     try:
-        return pl.read_lines(data, name="text", row_index_name="line", row_index_offset=first_line)
+        return numbered(data)
     except pl.exceptions.ComputeError:
         # polars checks the encoding while it reads; only a chunk that fails there pays for the repair.
-        return _read(data.decode("utf-8", "replace").encode(), first_line)
+        return numbered(data.decode("utf-8", "replace").encode())
 
 
 def _bounded(lines: pl.DataFrame) -> pl.DataFrame:

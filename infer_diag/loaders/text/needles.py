@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import cached_property
 
 import polars as pl
 
@@ -33,15 +32,12 @@ class Needles:
 
     def __init__(self, start: tuple[str, ...], serving: tuple[str, ...], common: tuple[str, ...] = ()) -> None:
         self._start, self._serving, self._common = start, serving, (*serving, *common)
-
-    @cached_property
-    def likely(self) -> str:
+        self.likely = self._shared()
         """A pattern that all lines match that hold a literal, and few others."""
-        return any_of([*shared_parts(self._start, self._common), *self._serving])
 
     def held(self, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """(the lines that do hold a literal, with `start`: whether it is one of start-up; the others)."""
-        start = lines["text"].str.contains(self._of_start).alias("start")
+        start = lines["text"].str.contains(any_of(self._start)).alias("start")
         told = start | lines["text"].str.contains(any_of(self._serving))
         return lines.with_columns(start).filter(told), lines.filter(~told)
 
@@ -51,11 +47,10 @@ class Needles:
             return
         texts = lines["text"].head(_VAIN_LINES).str.slice(0, _SHAPE_CHARS)
         self._common += tuple(texts.str.replace_all("[0-9]+", "0").unique(maintain_order=True).head(_SHAPES))
-        self.__dict__.pop("likely", None)
+        self.likely = self._shared()
 
-    @cached_property
-    def _of_start(self) -> str:
-        return any_of(self._start)
+    def _shared(self) -> str:
+        return any_of([*shared_parts(self._start, self._common), *self._serving])
 
 
 def shared_parts(literals: tuple[str, ...], common: tuple[str, ...]) -> list[str]:

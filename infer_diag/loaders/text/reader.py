@@ -26,7 +26,9 @@ _EDGE_LINES = 50
 """Lines at either end of such surroundings that are read; one of them will carry a stamp."""
 
 _BATCH_BYTES = 96 << 20
-"""So much text is taken apart together: each time costs a tenth of a second, however little it is."""
+_BATCH_LINES = 500_000
+"""So much text, or so many lines that may tell something, are taken apart together: each time costs a tenth of a
+second, however few they are, and each line takes up to a kilobyte."""
 
 _UNSTAMPED_BEGIN = (
     r"(?:srv|slot|que|main) +[a-z_]+: |main: |[a-z0-9]+(?:_[a-z0-9]+)+ ?: |(?:prompt eval|eval|total) time +="
@@ -69,11 +71,12 @@ class Batch:
         damaged = read.filter(~key & begins).select(
             "line", pl.lit(rule.name).alias("rule"), pl.col("message").alias("text")
         )
-        loose = read.filter(key).with_columns(pl.col("_g").struct.unnest()).drop("_g", "part")
+        groups_of = pl.col("_g").struct.unnest()
+        loose = read.filter(key).select("line", "message", "time", "replica", "rank", groups_of)
         known = self.dense.get(rule.name)
         if known is None or loose.is_empty():
             return (loose if known is None else known), damaged
-        return pl.concat([known, loose], how="diagonal").sort("line"), damaged
+        return pl.concat([known.select(loose.columns), loose]).sort("line"), damaged
 
     def timeline(self) -> pl.DataFrame:
         """`line` and `time` of every stamped record, in the order of the file."""
@@ -90,45 +93,47 @@ class TextReader:
     clock: FileClock
     on_bytes: Callable[[int], None] = lambda _: None
     identify: Callable[[pl.DataFrame], pl.DataFrame] = lambda records: records
-    """Adds columns to records by what their prefixes say; applied to heads once, not to each dense row."""
+    """Adds columns to records by what their prefixes say, row by row; applied to runs of dense lines as a whole."""
     lines: int = 0
     wrap: Wrap | None = None
     ends_mid_line: bool = False
     cut_lines: list[int] = field(default_factory=list)
 
     def batches(self) -> Iterator[Batch]:
-        """Timed records, piece after piece; where few lines matter, those of several chunks go together."""
-        held: list[Chunk] = []
+        """Timed records, piece after piece; those of several chunks go together."""
+        held: list[tuple[Chunk, pl.DataFrame]] = []
         for number, data in enumerate(whole_lines(self.file.chunks())):
             if number == 0:
                 self.wrap = _sniffed_wrap(data)
             self.on_bytes(len(data))
             self.ends_mid_line = not data.endswith(b"\n")
-            held.append(Chunk(data, self.lines + 1, self.wrap))
-            self.lines += held[-1].line_count
+            chunk = Chunk(data, self.lines + 1, self.wrap)
+            text = chunk.matching(self._needles.likely)
+            held.append((chunk, text))
+            self.lines += chunk.line_count
             if number == 1:
-                # By now it is a long log, and no longer one that starts.
-                self._needles.avoid(self._needles.held(held[-1].matching(self._needles.likely))[1])
-            if sum(chunk.size_bytes for chunk in held) >= _BATCH_BYTES:
+                # A second chunk shows that the log is long; what it holds in vain, the others will hold too.
+                self._needles.avoid(self._needles.held(text)[1])
+            size, lines = sum(chunk.size_bytes for chunk, _ in held), sum(len(text) for _, text in held)
+            if size >= _BATCH_BYTES or lines >= _BATCH_LINES:
                 batch, held = self._batch(held), []
                 yield batch
         if held:
             yield self._batch(held)
 
-    def _batch(self, held: list[Chunk]) -> Batch:
+    def _batch(self, held: list[tuple[Chunk, pl.DataFrame]]) -> Batch:
         # In hundreds of small pieces, as they come, each later step would take the pieces one by one.
-        text = pl.concat([chunk.matching(self._needles.likely) for chunk in held], rechunk=True)
-        parts = divided(text, self.format.dense)
+        parts = divided(pl.concat([text for _, text in held], rechunk=True), self.format.dense)
         told, vain = self._needles.held(parts.rest)
         self._needles.avoid(vain)
         start = told.filter("start")["line"]
         lines = pl.concat([told["line"], *[rows["line"] for rows in parts.rows.values()]]).sort()
-        context = pl.concat([chunk.between(_start_regions(lines, start, chunk)) for chunk in held])
+        context = pl.concat([chunk.between(_start_regions(lines, start, chunk)) for chunk, _ in held])
         self.cut_lines += _cut_lines(pl.concat([told.filter("start").drop("start"), context]))
         thorough = pl.concat([told.drop("start"), context]).unique("line", keep="first").sort("line")
-        timed = self.clock.timed({"records": records(thorough), "heads": parts.heads})
-        heads = self.identify(timed["heads"])
-        rows = {name: attached(dense, heads) for name, dense in parts.rows.items()}
+        timed = self.clock.timed({"records": records(thorough), "runs": parts.runs})
+        runs = self.identify(timed["runs"])
+        rows = {name: attached(dense, runs) for name, dense in parts.rows.items()}
         return Batch(self.identify(timed["records"]), rows)
 
     @cached_property
