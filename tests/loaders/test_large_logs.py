@@ -144,7 +144,9 @@ def test_what_surrounds_a_start_is_read_also_where_a_damaged_dense_line_tells_of
     path = tmp_path / "server.log"
     stamp = "INFO 03-14 09:26:53 [core.py:77] "
     took = "Loading weights took 10.25 seconds"
-    path.write_text("\n".join([f"{stamp}Iteration(9): {took}", "...", *["filler"] * 12_000, stamp + took, "...", "filler"]))
+    path.write_text(
+        "\n".join([f"{stamp}Iteration(9): {took}", "...", *["filler"] * 12_000, stamp + took, "...", "filler"])
+    )
     cuts = load(path, format="vllm").incidents.filter(kind="cut")["line"].to_list()
     assert cuts == [2, 12_004]
 

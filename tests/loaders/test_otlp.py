@@ -287,6 +287,18 @@ def test_damaged_protobuf_is_refused_or_read_in_part(data: st.DataObject, tmp_pa
     assert told.sources[0].format == "otlp"
 
 
+def test_a_bar_that_was_exported_is_a_bar_again(tmp_path: Path) -> None:
+    bars = [
+        f"Loading safetensors checkpoint shards:  {25 * done}% Completed | {done}/4 [00:0{done}<00:04]"
+        for done in (1, 2)
+    ]
+    plain = diag.load(_written(tmp_path / "plain.log", [*vllm_lines()[:3], *bars]), year=2026, tz="UTC")
+    diag.export.otlp(diag.diagnose(plain), tmp_path / "out.jsonl")
+    told = diag.load(tmp_path / "out.jsonl").progress
+    columns = ["phase", "done_count", "total_count", "elapsed_s"]
+    assert told.select(columns).rows() == plain.progress.select(columns).rows() != []
+
+
 def test_lines_of_an_engine_come_out_of_logs(tmp_path: Path) -> None:
     lines = vllm_lines()
     plain = diag.load(_written(tmp_path / "plain.log", lines))
