@@ -8,7 +8,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from infer_diag.errors import DiagError, SourceError, UnknownNameError
-from infer_diag.loaders.exposition import folders, server
+from infer_diag.loaders.exposition import folders
 from infer_diag.loaders.exposition.address import address, is_address
 from infer_diag.loaders.exposition.moments import Moment
 from infer_diag.loaders.files import LogFile, find
@@ -85,6 +85,9 @@ def _read(
     progress: Callable[[str, int, int], None] | None,
 ) -> Recording:
     if is_address(file.path):
+        # Who reads a file should not wait until HTTP and TLS are imported.
+        from infer_diag.loaders.exposition import server
+
         return server.load(file, options=replace(options, on_bytes=_counting(file, progress)))
     signatures = [(loader.name, loader.signature) for loader in LOADERS.values()]
     binary = by_magic(file.begin(), signatures)
