@@ -29,7 +29,7 @@ from infer_diag.errors import DiagError, SourceError
 from infer_diag.jupyter.grammar import grammar
 from infer_diag.jupyter.magic import Magic
 from infer_diag.jupyter.session import Session
-from infer_diag.loaders import prometheus_api
+from infer_diag.loaders.exposition import prometheus_api
 from infer_diag.loaders.exposition import server as asking
 from infer_diag.loaders.exposition.address import address
 from infer_diag.loaders.exposition.moments import duration_s, epoch_s

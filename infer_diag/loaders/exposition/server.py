@@ -14,10 +14,10 @@ from infer_diag.loaders.exposition.address import Address, address
 from infer_diag.loaders.exposition.answers import Answer, answered, gathered
 from infer_diag.loaders.exposition.families import EXPORTERS, MEANINGS
 from infer_diag.loaders.exposition.moments import Moment, epoch_s, written, written_duration
+from infer_diag.loaders.exposition.prometheus_api import AnswerTooLarge, PrometheusApi
 from infer_diag.loaders.exposition.reading import answers_recorded
 from infer_diag.loaders.files import LogFile
 from infer_diag.loaders.loader import Options
-from infer_diag.loaders.prometheus_api import AnswerTooLarge, PrometheusApi
 from infer_diag.recording import Recording
 
 SAMPLE_LIMIT = 5_000_000
