@@ -45,7 +45,7 @@ STATISTICS = DenseRule(
     r"(?:, Prefix cache hit rate: (?P<prefix>[0-9.]+)%)?(?:, [A-Z][\w ]*: [\w.% -]+)*\.?\s*$",
     tag=r"Engine [0-9]+:\s*|[0-9]+ Engines Aggregated:\s*",
 )
-# Nothing that follows the name can be a part of it, nor is any letter but ASCII's blanks looked up: as fast as can be.
+# What may follow the name is no part of it, and only ASCII's blanks end it, so that it is matched in one pass.
 RECEIVED = DenseRule("request", "Received request ", r"^(?P<request_id>[^ \t\r\n:,]+)[:,]?(?:[ \t\r\n]|$)")
 RESPONSES = DenseRule(
     "response",
